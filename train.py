@@ -93,7 +93,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     from hydrl.experience.collectors import shut_down_after
     from hydrl.run.checkpoint.checkpointer import Checkpointer
     from hydrl.run.eval_schedule import EvalSchedule
-    from hydrl.run.logging.run_logger import open_logger
+    from hydrl.run.logging.run_logger import RunLogger
     from hydrl.run.process import Stop
     from hydrl.run.video import EpisodeVideo
     from hydrl.training import Clock, Progress, SeedStream, anneal, learn, timed, train_mode
@@ -107,7 +107,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     with (
         Stop(session.stop_requested) as stop,
         shut_down_after(run.collect(stop=stop.check)) as collector,
-        closing(open_logger(run_dir, settings.logger_builders, run.info, progress, metrics, clock)) as logger,
+        closing(RunLogger(run_dir, settings.logger_builders, run.info, progress, metrics, clock)) as logger,
         closing(EvalSchedule(evaluate, progress, clock, score.every_frames, score.episodes)) as evaluations,
     ):
         components = run.components | {"collector": collector, "looks": evaluations, "record": logger}

@@ -109,7 +109,7 @@ def test_a_run_that_was_killed_goes_on_as_it_did_when_it_was_not(run, stop, unpa
     if not SAME_ROUNDING:  # of another processor, on which the environments start anew
         assert [row["frames"] for row in rows(tmp_path / "run")] == [row["frames"] for row in rows(whole)]
         return
-    assert "; all goes on as it stood" in output
+    assert "; everything continues exactly" in output
     assert rows(tmp_path / "run") == alike(rows(whole))
     ours, theirs = (json.loads((folder / "summary.json").read_text()) for folder in (tmp_path / "run", whole))
     assert ours["resumed_at_frames"] == [stop]
@@ -132,11 +132,11 @@ def test_a_finished_run_goes_on_for_more_frames(run: str, unpacked: Path, tmp_pa
     old = rows(unpacked / run)
     batch = int(old[1]["frames"] - old[0]["frames"])
     frames = int(old[-1]["frames"])
-    assert f"is finished, after {frames} frames" in resume(tmp_path / "run")
+    assert f"is finished after {frames} frames" in resume(tmp_path / "run")
     output = resume(tmp_path / "run", f"total_frames={frames + 2 * batch}")
     assert f"total_frames={frames + 2 * batch} (was {frames})" in output
     assert f"resumed after {frames} frames" in output
-    assert "; all goes on as it stood" in output or not SAME_ROUNDING
+    assert "; everything continues exactly" in output or not SAME_ROUNDING
     new = rows(tmp_path / "run")
     assert new[: len(old)] == old
     assert [row["frames"] for row in new[len(old) :]] == [frames + batch, frames + 2 * batch]
@@ -145,8 +145,8 @@ def test_a_finished_run_goes_on_for_more_frames(run: str, unpacked: Path, tmp_pa
 def test_a_fork_goes_on_with_another_learning_rate(unpacked: Path, tmp_path: Path):
     words = [f"hydra.run.dir={tmp_path / 'fork'}", "optim.lr=1e-4", "schedule=null", "total_frames=768"]
     output = resume(unpacked / "ppo", *words)
-    assert f"a fork of {unpacked / 'ppo'} after 512 frames" in output
-    assert "all else goes on as it stood" in output or not SAME_ROUNDING
+    assert f"forking {unpacked / 'ppo'} after 512 frames" in output
+    assert "everything else continues exactly" in output or not SAME_ROUNDING
     assert "the learning rate is now 0.0001" in output
     assert rows(tmp_path / "fork")[-1]["frames"] == 768
     forked = json.loads((tmp_path / "fork" / "summary.json").read_text())

@@ -69,7 +69,12 @@ def test_the_wheel_holds_what_the_repository_does_and_puts_no_other_name_at_the_
     configs = {str(each.relative_to(ROOT)) for each in (ROOT / "configs").rglob("*.*")}
     assert len(configs) > 100
     figures = {str(each.relative_to(ROOT)) for each in (ROOT / "docs" / "published").iterdir()}
-    assert there == configs | figures | {"train.py", *SCRIPTS.values()} - {"scripts/results.py"}
+    pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
+    pages |= {str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.svg")}
+    pages |= {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+    scripts = {"train.py", *SCRIPTS.values()} - {"scripts/results.py"}
+    assert len(pages) > 40
+    assert there == configs | figures | pages | scripts
     assert all((app / each).read_bytes() == (ROOT / each).read_bytes() for each in there)
 
 
@@ -106,6 +111,11 @@ def test_members_and_workers_start_from_the_wheel(call: Call, folder: Path):
     assert "sweep: 2 of 2 finished" in done.stdout, done.stdout + done.stderr
     frames = [json.loads(each.read_text())["frames"] for each in folder.glob("sweep/*/summary.json")]
     assert (done.returncode, frames) == (0, [256] * 2)
+
+
+def test_it_says_where_its_documentation_lies(call: Call):
+    pages = Path(call("hydrl", "docs").stdout.strip())
+    assert (pages / "concepts.md").read_bytes() == (ROOT / "docs" / "concepts.md").read_bytes()
 
 
 def test_results_need_a_checkout(call: Call):

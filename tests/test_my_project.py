@@ -152,7 +152,7 @@ def test_a_run_of_an_own_task_whose_discount_follows_from_its_length_is_resumed_
     process = start(*resumed, script=str(ROOT / "train.py"), cwd=project)
     output, _ = process.communicate()
     assert process.returncode == 0, output
-    assert "all goes on as it stood" in output
+    assert "everything continues exactly" in output
     assert "gamma: 0.95" in (project / "out" / "config_resolved.yaml").read_text()
     assert summary(project / "out")["frames"] == 768
 

@@ -111,7 +111,7 @@ def test_the_page_s_examples_run(tmp_path, monkeypatch, capsys):
             names["thread"].join()  # it ends by itself, and stop() finds none
     said = capsys.readouterr().out
     assert "env=cartpol: no such option. Try cartpole, " in said
-    assert "env=Corridor is of this process, in which alone the run can be gone on with" in said
+    assert "env=Corridor: known to this process only; resume the run here" in said
     assert [each.name for each in (tmp_path / "outputs").iterdir() if (each / "summary.json").is_file()]
     assert runs.Run("outputs/mine").summary["eval/episodes"] == 50
     assert names["own"].summary["frames"] == 320

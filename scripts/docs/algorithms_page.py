@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from hydrl.config.overrides import key_of
 from hydrl.config.schema import RULES
 from hydrl.config.settings import load
 from hydrl.config.tree import find
@@ -193,15 +194,14 @@ def without_rules(values: Any) -> Any:
 
 def run_name(run: RunResult) -> str:
     """A run's environment, and the overrides beside it."""
-    extra = [
-        word for word in run.overrides if word.partition("=")[0] not in ("algo", "env", "env.id", "seed")
-    ]
+    named = ("algo", "env", "env.id", "seed", "resume")
+    extra = [word for word in run.overrides if key_of(word) not in named]
     return " ".join([as_text(run.id or run.env), *map(code, extra)])
 
 
 def score(runs: Sequence[RunResult]) -> str:
     """Mean and standard deviation of the runs' final evaluations."""
-    return report.format_mean_std(np.array([run.score for run in runs]))
+    return report.format_mean_std(np.array([run.score for run in runs])).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def frames(runs: Sequence[RunResult]) -> float:

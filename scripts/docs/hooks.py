@@ -21,6 +21,7 @@ REDIRECTS = {  # old addresses of pages
     "own_parts": "own_components",
     "performance": "notes/performance",
 }
+BREAKS = re.compile(r"(?<=[\w\]}][./=,_:])(?=[\w\[{])")  # in inline code
 REDIRECT = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>This page has moved</title>
 <link rel="canonical" href="{url}"><meta http-equiv="refresh" content="0; url={url}">
@@ -78,5 +79,6 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Takes Sphinx's roles out of docstrings; what they name stands in code already."""
-    return re.sub(r":(class|func|meth|mod|attr|data|exc):(?=<code>)", "", html)
+    """Takes Sphinx's roles out of docstrings, and lets inline code break between words alone."""
+    html = re.sub(r":(class|func|meth|mod|attr|data|exc):(?=<code>)", "", html)
+    return re.sub(r"<code>[^<\n]*</code>", lambda code: BREAKS.sub("<wbr>", code[0]), html)

@@ -14,9 +14,9 @@ from hydra.utils import get_object
 
 from hydrl.config import CONFIGS
 from hydrl.config.ranges import take_limits, type_of
-from hydrl.config.schema import Parts
+from hydrl.config.schema import NETWORKS, Parts
 from hydrl.config.signatures import limited_parameters
-from hydrl.config.tree import find, show
+from hydrl.config.tree import find, read_option, show
 
 SENTENCES = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text(encoding="utf-8"))
 # A parameter in a docstring: its name, its type in brackets, its first line.
@@ -141,7 +141,9 @@ def meaning(key: str, settings: Any, options: Mapping[str, str | None]) -> str:
     group, _, within = key.partition(".")
     comment = option_comment(f"{group}/{options.get(group)}", within) or option_comment("train", key)
     reason = value_comment(f"algo/{options.get('algo')}", key)
-    known = SENTENCES.get(key, "")
+    known = SENTENCES.get(key) or (
+        SENTENCES.get(f"NETWORK.{within}") if group in (*NETWORKS, "layers") else ""
+    )
     if not known and len(comment.split()) > 2:
         known = comment
     sentence = known or parameter_sentence(key, settings) or comment
@@ -150,8 +152,8 @@ def meaning(key: str, settings: Any, options: Mapping[str, str | None]) -> str:
 
 def capitalised(text: str) -> str:
     """A comment as a sentence without its full stop."""
-    first = text[:1].upper() if text[:1].isascii() and not text.startswith(("null", "auto")) else text[:1]
-    return (first + text[1:]).rstrip(".").replace("`None`", "`null`")
+    is_word = re.match(r"[a-zA-Z-]+[ ,;:]", text) and not text.startswith(("null", "auto"))
+    return ((text[:1].upper() if is_word else text[:1]) + text[1:]).rstrip(".").replace("`None`", "`null`")
 
 
 def parameter_sentence(key: str, settings: Any) -> str:
@@ -178,7 +180,8 @@ def in_cell(text: str) -> str:
 
 def range_of(key: str, settings: Any) -> str:
     """What a dotted key of composed settings may hold, in words."""
-    if limit := take_limits(copy.deepcopy(settings)).get(key):
+    of_losses = take_limits({"loss": copy.deepcopy(read_option("/train")["loss"])})
+    if limit := (of_losses | take_limits(copy.deepcopy(settings))).get(key):
         return kind_text(type_of(key, limit))
     above, _, name = key.rpartition(".")
     if target := (find(settings, above) or {}).get("_target_"):

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 import yaml  # noqa: E402
 
 from hydrl.experiments.sweep import folder_name  # noqa: E402
-from scripts.docs import algorithms_page, results_page  # noqa: E402
+from scripts.docs import algorithms_page, reference_page, results_page  # noqa: E402
 
 
 def make_pages() -> Mapping[Path, str]:
@@ -22,7 +22,8 @@ def make_pages() -> Mapping[Path, str]:
     declared = yaml.safe_load((ROOT / "scripts" / "results.yaml").read_text(encoding="utf-8"))
     names = [folder_name(row["overrides"]) for row in declared["runs"]]
     rows = [results_page.read_runs(docs / "results" / f"{name}.jsonl") for name in names]
-    return {docs / name: text for name, text in algorithms_page.make_pages(rows).items()}
+    texts = {**algorithms_page.make_pages(rows), **reference_page.make_pages()}
+    return {docs / name: text for name, text in texts.items()}
 
 
 if __name__ == "__main__":

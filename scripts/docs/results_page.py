@@ -122,11 +122,11 @@ def write_page(
             reached = [as_text(ours[0].id or ours[0].env), iqm_text]
             reached.append(f"**{report.format_mean_std(scores)}**")
             reached.append(f"{np.median([run.curve[-1, 0] for run in ours]):,.0f}")
-        published = [row["published"].get(source, "") for source in declared["sources"]]
-        cells.append([command, seeds, *reached, *published])
+        named = declared["sources"]
+        published = [f"{named[source]}: {figure}" for source, figure in row["published"].items()]
+        cells.append([command, seeds, *reached, "<br>".join(published)])
         how.append(f"- {command}: {tuning_note(row['overrides'])}")
-    names = ["`python train.py`", "seeds", "task", "IQM [95%]", "mean ± std", "frames"]
-    names += declared["sources"].values()
+    names = ["`python train.py`", "seeds", "environment", "IQM [95%]", "mean ± std", "frames", "published"]
     parts = ["## Beside what others published", table(names, cells), declared["notes"].strip()]
     parts += ["## How each was tuned", "\n".join(how)]
     options: dict[str, Any] = {"figure_prefix": f"{page.stem}/", "formats": ("png", "svg")}

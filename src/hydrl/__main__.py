@@ -1,4 +1,4 @@
-"""The command ``hydrl``: train.py and the scripts, run from any folder as they are in the repository."""
+"""The command ``hydrl``: train.py and the scripts from any folder; ``hydrl docs`` says where docs/ is."""
 
 import os
 import re
@@ -18,13 +18,16 @@ def main() -> int:
     word = "".join(sys.argv[1:2])
     if word == "-sc" and SCRIPTS.keys() & os.environ.get("COMP_LINE", "").split()[1:2]:
         return 0  # none of their words are train.py's, and the shell offers files
+    if word == "docs":
+        print(ROOT / "docs")
+        return 0
     if word in SCRIPTS:
         del sys.argv[1]
     elif re.fullmatch(r"\w[\w-]*", word):
         from hydrl.run.logging.console import outlive_readers
 
         outlive_readers()
-        commands = ", ".join(SCRIPTS)
+        commands = ", ".join([*SCRIPTS, "docs"])
         print(f"error: {word}: neither key=value nor a command; those are {commands}", file=sys.stderr)
         return 2
     script = ROOT / SCRIPTS.get(word, "train.py")

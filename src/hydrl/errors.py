@@ -1,4 +1,4 @@
-"""What a user can mend: told in a line or two, never with a traceback."""
+"""Errors with one message and an exit code instead of a traceback, and printing text of unknown origin."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,22 +6,22 @@ from typing import TextIO
 
 
 def printable(text: str) -> str:
-    """Text of others, without what would move a terminal's cursor, name its window or end the line."""
+    """Replaces control characters and line breaks, so that text cannot act on the terminal."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same of several lines, which stay lines."""
+    """As :func:`printable`, but keeps line breaks."""
     return "\n".join(map(printable, text.expandtabs().split("\n")))
 
 
 def print_lines(text: str, file: TextIO | None = None) -> None:
-    """Prints lines in which text of others does nothing but stand there."""
+    """Prints lines without control characters."""
     print(printable_lines(text), file=file, flush=True)
 
 
 class UserError(ValueError):
-    """A mistake in the configuration; the message names the key, the value and what would do."""
+    """A mistake in the configuration; the message names the key, the value and what to write instead."""
 
     exit_code = 2
 
@@ -44,7 +44,7 @@ class ConfigError(UserError):
 
 
 class RunError(Exception):
-    """What ends a run and is no mistake in its configuration; told without a traceback of hydrl's own."""
+    """A failure that ends a run and is no mistake in its configuration."""
 
     exit_code = 1
 
@@ -56,7 +56,7 @@ class SaveError(RunError):
         path: of the file.
         needed: bytes it takes.
         free: bytes there were.
-        reason: why, where it is not for want of room.
+        reason: why, if there was enough space.
     """
 
     def __init__(self, path: Path, needed: int, free: int, reason: str) -> None:
@@ -66,11 +66,11 @@ class SaveError(RunError):
 
 
 class DivergedError(RunError):
-    """What is learned from, a loss or its gradient is not finite; raised before the optimizer takes the step.
+    """A batch, a loss or its gradient is NaN or infinite; raised before the optimizer's step.
 
     Args:
-        terms: that are not, with their values.
-        frames: at which it was found, where that is known.
+        terms: those that are not finite, with their values.
+        frames: of training, if known.
         saved_at: frames of the newest checkpoint.
     """
 
@@ -83,25 +83,25 @@ class DivergedError(RunError):
 
 
 class WorkerError(RunError):
-    """A process that collects died or hangs; the message names it and says where, in its own traceback."""
+    """A worker process died or hangs; the message names it and has its traceback."""
 
     status = "failed"
-    midway = False
+    in_batch = False
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM arrived; the run saves what it has and leaves with ``128 + signal``.
+    """SIGINT or SIGTERM arrived; the run saves a checkpoint and exits with ``128 + signal``.
 
-    Not an ``Exception``: it ends a whole sweep, where a failed member only ends itself.
+    Not an ``Exception``: it ends a whole sweep, while a failed run ends only itself.
 
     Args:
         signum: the signal.
-        midway: a batch was being collected or learned from, and takes too long to wait for.
+        in_batch: a batch was being collected or learned from, and takes too long to wait for.
     """
 
     status = "interrupted"
 
-    def __init__(self, signum: int, *, midway: bool = False) -> None:
+    def __init__(self, signum: int, *, in_batch: bool = False) -> None:
         super().__init__(f"signal {signum}")
         self.exit_code = 128 + signum
-        self.midway = midway
+        self.in_batch = in_batch

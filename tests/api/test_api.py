@@ -187,7 +187,7 @@ def test_its_film_is_the_script_s(trained, monkeypatch):
     assert np.abs(pictures(filmed) - expected).mean() < 1  # an encoder's threads leave no two files alike
     assert dict(os.environ) == before
     monkeypatch.setattr(rendering, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="video=true needs PyAV"):
+    with pytest.raises(UserError, match="video=true: PyAV is not installed"):
         trained.film()
 
 
@@ -216,17 +216,14 @@ def test_finished_runs_are_found_in_a_folder(trained, tmp_path):
     (only,) = hydrl.runs(trained.folder.parent)
     assert only.folder == trained.folder
     assert only.summary == trained.summary
-    with pytest.raises(UserError, match="there is no such folder"):
+    with pytest.raises(UserError, match="no such folder"):
         hydrl.runs(tmp_path / "nowhere")
 
 
 def test_a_class_is_the_task_and_the_run_says_where_it_goes_on(counting, tmp_path, capsys):
     words = [*SMALL, "algo=dqn", "minibatches.warmup_frames=64"]
     run = hydrl.train(*words, folder=tmp_path / "run", env=counting, **{"+env.length": 7})
-    assert (
-        "env=Counting is of this process, in which alone the run can be gone on with"
-        in capsys.readouterr().out
-    )
+    assert "env=Counting: known to this process only; resume the run here" in capsys.readouterr().out
     assert (run.summary["env"], run.summary["eval/return_mean"]) == ("Counting", 7.0)
     assert run.evaluate(2)["returns"].tolist() == [7.0, 7.0]
     assert run.resume(total_frames=320).summary["frames"] == 320
@@ -237,7 +234,7 @@ def test_a_run_with_choices_in_a_folder_is_gone_on_with(tmp_path):
     run = hydrl.train(*words, "debug=fast", total_frames=64, folder=tmp_path / "run")
     frames = run.summary["frames"]
     assert run.resume(total_frames=2 * frames).summary["frames"] == 2 * frames
-    with pytest.raises(UserError, match="was begun with choices of one's own"):
+    with pytest.raises(UserError, match="the run uses options from other folders"):
         runs.Run(tmp_path / "run").resume(total_frames=3 * frames)
 
 
@@ -252,7 +249,7 @@ def test_a_function_makes_the_actor(tmp_path, capsys):
     state = archive.load(archive.find(run.folder, "last"), ["actor"])["actor"]
     assert [tuple(each.shape) for each in state.values()] == [(2, 4), (2,)]
     assert run.policy().predict(np.zeros(4, np.float32)) in (0, 1)
-    assert "are left out, as straight takes none of them" in capsys.readouterr().out
+    assert "straight does not accept" in capsys.readouterr().out
     assert run.resume(total_frames=320).summary["frames"] == 320
     with pytest.raises(UserError, match=r"actor\.num_cells=.*straight takes no num_cells"):
         hydrl.train(*CARTPOLE, actor=straight)
@@ -283,10 +280,10 @@ def test_two_functions_of_one_name_are_refused():
 
         return make
 
-    with pytest.raises(UserError, match="make: two classes or functions have that name; rename one"):
-        python_classes.words({"actor": named(1), "critic": named(2)})
+    with pytest.raises(UserError, match="make: two classes or functions of this name"):
+        python_classes.to_overrides({"actor": named(1), "critic": named(2)})
     one = named(1)
-    assert python_classes.words({"actor": one, "critic": one}) == ["actor=make", "critic=make"]
+    assert python_classes.to_overrides({"actor": one, "critic": one}) == ["actor=make", "critic=make"]
 
 
 def test_each_run_of_a_process_says_what_the_one_before_it_said(trained, tmp_path, capsys):
@@ -304,7 +301,8 @@ def test_a_run_of_a_class_says_elsewhere_what_would_do(counting, tmp_path, monke
     done = typed(f"resume={run.folder}", "total_frames=512", "trust=true")
     assert done.returncode == 2
     assert (
-        "env=Counting was a class of the process that began the run; go on there, or in Python" in done.stderr
+        "env=Counting was a class of the process that started the run. Resume it there, or in Python"
+        in done.stderr
     )
     with pytest.raises(UserError, match="it was a class of the process that trained it"):
         run.evaluate(1)
@@ -324,11 +322,11 @@ def test_a_solved_run_says_how_to_go_on(tmp_path, capsys):
     words = [*CARTPOLE, "eval.reward_threshold=1", "eval.stop_when_solved=true"]
     run = hydrl.train(*words, folder=tmp_path / "run", total_frames=128)
     run.resume(total_frames=256)
-    assert "to go on give eval.stop_when_solved=false, for it was solved" in capsys.readouterr().out
+    assert "to continue, give eval.stop_when_solved=false, as it was solved" in capsys.readouterr().out
 
 
 def test_what_is_no_choice_is_refused():
-    with pytest.raises(UserError, match="seed=<class 'int'>: a class or function is a choice of env"):
+    with pytest.raises(UserError, match="seed=<class 'int'>: not a group of components"):
         hydrl.train(seed=int)
     with pytest.raises(UserError, match=r"optim.lr=\{1\}: give a number"):
         hydrl.train(optim={"lr": {1}})
@@ -356,7 +354,7 @@ def test_an_environment_that_fails_of_the_same_signal_costs_no_checkpoint(
     for limit in ("AGE", "SHARE"):  # a snapshot before every batch
         monkeypatch.setattr(checkpointer, limit, 0.0)
     run = hydrl.train(*SMALL_PPO, env=counting, folder=tmp_path / "run", eval={"every_frames": 10_000})
-    assert "broken off by the signal: BrokenPipeError: its process has ended\n" in capsys.readouterr().err
+    assert "interrupted by the signal: BrokenPipeError: its process has ended\n" in capsys.readouterr().err
     assert (run.summary["status"], run.summary["frames"]) == ("interrupted", 64)
     assert archive.frames_of(archive.find(run.folder, "last")) == 64
     monkeypatch.undo()
@@ -435,7 +433,7 @@ def test_a_sweep_is_the_command_line_s(tmp_path, monkeypatch):
                 seed=seeds, total_frames=np.int64(64), actor={"num_cells": np.array([8, 8])}, folder="."
             )
         assert commands[-1][3:6] == ["seed=0,1", "total_frames=64", "actor={num_cells:[8,8]}"]
-    with pytest.raises(UserError, match="members are processes of their own"):
+    with pytest.raises(UserError, match="the runs of a sweep are other processes"):
         hydrl.sweep(env=Counting)
 
 
@@ -488,7 +486,7 @@ def wait_for(condition) -> None:
 
 def test_workers_have_no_class_of_this_process(tmp_path):
     words = ["collector=multi_sync", "transforms=normalized", "init_stats_frames=64"]
-    with pytest.raises(UserError, match="env=Counting: workers have no such class; use collector=single"):
+    with pytest.raises(UserError, match="env=Counting: workers do not know this class"):
         hydrl.train(*SMALL, *words, env=Counting, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -287,7 +287,7 @@ def test_a_run_with_choices_of_one_s_own_is_resumed_with_them(
     code, output = told(resumed)
     assert code == 2
     assert_short(output)
-    assert f"was begun with choices of one's own; add --config-dir={own_choices} or where" in output
+    assert f"the run uses options from other folders. Add --config-dir={own_choices} or where" in output
     for number, line in enumerate(
         [
             f"--config-dir {own_choices} {resumed}",
@@ -636,7 +636,7 @@ def test_a_tilde_is_home_where_the_shell_leaves_it(monkeypatch):
     ]
     assert command_line.read_arguments(Arguments, ["run=~/x"], "").run == "/home/a b/x"
     assert resume_command.expand(["resume=null"]) == ["resume=null"]
-    with pytest.raises(UserError, match=r"resume=None names no run; write resume=DIR, or resume=null"):
+    with pytest.raises(UserError, match=r"resume=None: not a run\. Write resume=DIR, or resume=null"):
         resume_command.expand(["resume=None"])
     with pytest.raises(UserError, match=r"resume=/home/a b/x: there is no such folder"):
         resume_command.expand(["resume=~/x"])
@@ -667,7 +667,7 @@ def test_a_run_that_does_not_begin_leaves_no_folder_that_was_not_there(told: Tol
 def test_ctrl_c_before_the_loop_says_so(capfd: pytest.CaptureFixture[str]):
     with pytest.raises(Interrupted), command_line.exit_on_signal():
         signal.raise_signal(signal.SIGINT)
-    assert capfd.readouterr().err == "\nstopped before the first batch; nothing new was saved\n"
+    assert capfd.readouterr().err == "\nstopped before the first batch; nothing was saved\n"
 
 
 @pytest.mark.parametrize(

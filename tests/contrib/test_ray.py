@@ -98,7 +98,7 @@ def workers(monkeypatch):
         for each in made._remote_collectors:
             each.collect.remote = lambda weights, each=each: Reference(each.collected(weights))
         made.learned = TensorDictModule(nn.Linear(1, 1, bias=False), in_keys=["a"], out_keys=["b"])
-        made.num_collectors, made._sync, made.learner, made.stop = 2, sync, "cpu", int
+        made.num_collectors, made._sync, made.learner, made.check_stop = 2, sync, "cpu", int
         made.version, made.versions, made.weights, made.collected_frames = 0, [0, 0], None, 0
         made.places, made.worker_timeout = PLACES, 60.0
         vars(made).update(given)
@@ -167,12 +167,12 @@ def failed(cause: Exception) -> RayTaskError:
             ActorDiedError(), True, WorkerError,
             f"{SECOND} ended, as one does that the system kills for its memory",
         ),
-        (failed(OutOfDiskError("Local disk is full")), True, WorkerError, f"{SECOND} {machines.FULL}"),
+        (failed(OutOfDiskError("Local disk is full")), True, WorkerError, f"{SECOND} {machines.STORE_FULL}"),
         (failed(DivergedError("reward is NaN")), True, DivergedError, "reward is NaN"),
     ],
 )  # fmt: skip
 def test_what_ended_a_collector_is_told_with_node_and_address(workers, error, alive, kind, told, monkeypatch):
-    monkeypatch.setattr(machines, "LOST", 0.0)
+    monkeypatch.setattr(machines, "NODE_DEATH_SECONDS", 0.0)
     with pytest.raises(kind) as caught:
         workers(sync=False, alive=alive).get_result(1, error)
     assert getattr(caught.value, "terms", str(caught.value)) == told
@@ -199,7 +199,7 @@ def test_signals_to_end_wait_while_ray_starts_and_what_starts_then_is_deaf_to_th
     came = []
     former = signal.signal(signal.SIGTERM, lambda signum, frame: came.append(signum))
     try:
-        with machines.own_signals():
+        with machines.keep_signal_handlers():
             signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(signum))  # as Ray does
             signal.raise_signal(signal.SIGTERM)
             started = subprocess.Popen(
@@ -209,7 +209,7 @@ def test_signals_to_end_wait_while_ray_starts_and_what_starts_then_is_deaf_to_th
             assert not came
         assert came == [signal.SIGTERM]
         deaf = started.communicate()[0].decode().split()
-        assert {str(int(each)) for each in machines.TO_END} <= {*deaf}
+        assert {str(int(each)) for each in machines.BLOCKED} <= {*deaf}
     finally:
         signal.signal(signal.SIGTERM, former)
 
@@ -217,7 +217,7 @@ def test_signals_to_end_wait_while_ray_starts_and_what_starts_then_is_deaf_to_th
 def test_a_cluster_that_lacks_what_is_asked_for_is_refused(monkeypatch):
     monkeypatch.setattr(clusters, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": 4.0}))
     clusters.check_resources({"CPU": 4, "GPU": 0})
-    with pytest.raises(UserError, match=r"num_gpus need 0.5 GPUs together, and the cluster has 0;"):
+    with pytest.raises(UserError, match=r"num_gpus: 0.5 GPUs in all, and the cluster has 0\."):
         clusters.check_resources({"CPU": 1, "GPU": 0.5})
 
 
@@ -259,7 +259,7 @@ class Troubled(Toy):
 @pytest.fixture(scope="module")
 def cluster():
     """One for this module: a start takes half a minute of processor time."""
-    clusters.begin("collector.address", None, {"CPU": 2, "GPU": 0})
+    clusters.join_cluster("collector.address", None, {"CPU": 2, "GPU": 0})
     yield
     clusters.ray.shutdown()
 
@@ -270,16 +270,16 @@ def test_an_address_where_no_cluster_is_is_told_at_once(monkeypatch: pytest.Monk
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{one.getsockname()[1]}"
-        with pytest.raises(UserError, match=rf"{address}: no Ray cluster is there \(.*refused\)"):
-            machines.begin("eval.address", address, None)
+        with pytest.raises(UserError, match=rf"{address}: no Ray cluster \(.*refused\)"):
+            machines.join_cluster("eval.address", address, None)
         assert asked == []
         one.listen()
-        machines.begin("eval.address", address, None)  # somebody is there, and is asked once
+        machines.join_cluster("eval.address", address, None)  # somebody is there, and is asked once
     assert asked == ["1"]
     assert machines.ATTEMPTS not in os.environ
     for nowhere in ("nobody.invalid:6379", "127.0.0.1:99999"):
-        with pytest.raises(UserError, match=rf"^eval\.address={nowhere}: no Ray cluster is there"):
-            machines.begin("eval.address", nowhere, None)
+        with pytest.raises(UserError, match=rf"^eval\.address={nowhere}: no Ray cluster"):
+            machines.join_cluster("eval.address", nowhere, None)
 
 
 def seeded(make: Any, num_envs: int) -> TransformedEnv:
@@ -456,7 +456,7 @@ def test_a_signal_saves_and_leaves_nothing(signum, code, tmp_path, home):
     os.killpg(process.pid, signum)  # as a terminal, or a job's time limit, does
     out = process.communicate()[0]
     assert process.returncode == code, out
-    assert "Ray starts on this machine\n2 collectors start" in out
+    assert "starting Ray on this machine\nstarting 2 collectors" in out
     assert "resume with: " in out
     assert len([*(tmp_path / "run" / "checkpoints").glob("*.torchrl")]) >= 1
     assert not (home / ".ray").exists()
@@ -472,7 +472,7 @@ def test_a_full_object_store_is_told_in_a_line(tmp_path, home, monkeypatch):
     process = start(*RUN, "actor.num_cells=[4000,4000]", f"hydra.run.dir={tmp_path / 'run'}")
     out = process.communicate()[0]
     assert process.returncode == 1, out
-    assert f"error: the process that learns {machines.FULL}\n" in out
+    assert f"error: the process that learns {machines.STORE_FULL}\n" in out
     assert "Traceback" not in out
     assert ray_processes() <= before
 
@@ -495,7 +495,7 @@ def test_a_node_that_is_lost_ends_the_run_by_name_and_it_goes_on_with_the_other(
         again = start(*words, "resume=auto", "collector.num_collectors=1", "total_frames=2000000")
         while "resumed after" not in (line := again.stdout.readline()):
             assert line, again.wait()
-        assert "environments start anew: they are in processes of their own" in line
+        assert "episodes start anew: they are in processes of their own" in line
         begun(tmp_path / "run", again, rows + 20)
         again.terminate()
         assert again.wait() == 143

@@ -47,7 +47,7 @@ def test_a_signal_ends_a_sweep_on_ray_which_goes_on_by_the_same_names(
     os.killpg(begun.pid, signum)  # as a terminal, or a job's time limit, does
     printed = begun.communicate()[0]
     assert begun.returncode == code, printed
-    assert "Ray starts on this machine\nthe cluster has room for 2 members at a time\n" in printed
+    assert "starting Ray on this machine\nthe cluster has room for 2 runs at a time\n" in printed
     assert [row[1:3] for row in rows(printed)] == [["seed=0", "interrupted"], ["seed=1", "interrupted"]]
     assert "Traceback" not in printed
     assert len(ours) > 4
@@ -74,7 +74,7 @@ def test_a_machine_that_is_lost_is_named_and_its_members_go_on_elsewhere(tmp_pat
         nodes.lose()
         printed = begun.communicate()[0]
         assert begun.returncode == 1, printed
-        assert f"joins the Ray cluster at {nodes.address}\nthe cluster has room for 2 members" in printed
+        assert f"joining the Ray cluster at {nodes.address}\nthe cluster has room for 2 runs" in printed
         assert sorted(row[2] for row in rows(printed)) == ["failed", "finished"]
         (lost,) = [row for row in rows(printed) if row[2] == "failed"]
         assert re.fullmatch(r"node \w{8} at [\d.]+ is gone", lost[-1])
@@ -97,7 +97,7 @@ def test_jobs_of_submitit_finish_are_passed_over_and_a_refused_one_is_an_error(t
     assert "submitit.core.utils." in printed  # its traceback, with what the job said at the end
     assert printed.strip().endswith("error: seed=-1: should be greater than or equal to 0")
     logs = [each.read_text() for each in (tmp_path / "sweep" / ".submitit").glob("*/*_log.*")]
-    assert sum("is finished, after 1,024 frames" in each for each in logs) == 2
+    assert sum("is finished after 1,024 frames" in each for each in logs) == 2
     assert sum("error: seed=-1: should be greater than or equal to 0" in each for each in logs) == 1
     found = [json.loads(each.read_text()) for each in (tmp_path / "sweep").glob("*/summary.json")]
     assert [each["frames"] for each in found] == [1_024, 1_024]

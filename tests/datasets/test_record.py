@@ -175,7 +175,7 @@ def test_what_cannot_be_recorded_is_told_in_a_line(normalised, recorded, tmp_pat
             "out=ab/c-v01",
             "format=minari",
         ): "out=ab/c-v01: not a name of a Minari",
-        (f"run={tmp_path}", "out=new"): f"run={tmp_path}: no run lies there",
+        (f"run={tmp_path}", "out=new"): f"run={tmp_path}: not a run",
     }.items():
         done = typed(*words, script="scripts/record.py")
         assert done.returncode == 2

@@ -152,7 +152,7 @@ def test_what_cannot_be_filmed_is_said_before_an_episode_is_played(trained):
     done = typed(f"run={folder}", "episodes=100000", "video=true", script=SCRIPT)
     assert (done.returncode, done.stdout) == (2, "")
     reason = "'PendulumEnv' object has no attribute 'render'"
-    assert done.stderr == f"error: PendulumEnv cannot be filmed: {reason}; leave video=true out\n"
+    assert done.stderr == f"error: video=true: PendulumEnv cannot be rendered: {reason}. Leave it out.\n"
 
 
 def test_the_script_shows_episodes_in_a_window_and_scores_none(trained, tmp_path, monkeypatch):
@@ -189,8 +189,8 @@ def test_where_there_is_no_display_it_is_said_at_once(trained, monkeypatch):
     done = typed(f"run={trained(DQN)}", "render=human", script=SCRIPT)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "error: render=human opens a window, and there is no display here (DISPLAY and WAYLAND_DISPLAY are "
-        "not set); video=true films without one\n"
+        "error: render=human: no display to open a window on (DISPLAY and WAYLAND_DISPLAY are not set). "
+        "Use video=true to record a video.\n"
     )
 
 
@@ -217,7 +217,7 @@ def test_the_script_writes_a_file_for_other_programs(trained, tmp_path):
         ),
         (["run=nowhere", "render=human", "video=true"], "does not go with video=true. Use one of the two."),
         ([], "run=???: no value. Write run=VALUE, as run=outputs/… episodes=100."),
-        (["run=nowhere"], "run=nowhere: no run lies there"),
+        (["run=nowhere"], "run=nowhere: not a run"),
         (["run=nowhere", "episode=3"], "episode=3: no such key. Write episodes=3."),
         (["run=nowhere", "episodes=many"], "'many'"),
         (["run=nowhere", "episodes=0"], "episodes=0: out of range. Use 1 or more."),

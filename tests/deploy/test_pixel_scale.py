@@ -66,11 +66,11 @@ def test_a_run_from_before_predicts_and_goes_on_by_the_same_numbers(tmp_path):
     assert np.array_equal(hydrl.load(before, checkpoint="last", trust=True).predict(observations), expected)
     done = typed(f"resume={before}", "encoder.scale=bounds", "trust=true")
     assert done.returncode == 2
-    assert "encoder.scale=bounds would make it another run: it was started with actor" in done.stderr
+    assert "encoder.scale=bounds: the run was started with actor" in done.stderr
     for frames in (192, 256):  # resumed, and what was resumed resumed
         done = typed(f"resume={before}", f"total_frames={frames}", "trust=true")
         assert done.returncode == 0, done.stderr
-        assert "all goes on as it stood" in done.stdout.replace("\n", " ")
+        assert "everything continues exactly" in done.stdout.replace("\n", " ")
     assert scales(read_settings(before, trust=True).shown) == {"bytes"}
     assert logged(before)[-1] == logged(tmp_path / "unbroken")[-1]
 
@@ -80,7 +80,7 @@ def test_weights_that_were_learned_from_another_scale_are_told(kind, run, capsys
     words = ["algo=ppo", *WORDS, "total_frames=64", f"+env.kind={kind}"]
     first = run(*words, "encoder.scale=bytes", folder="first")
     capsys.readouterr()
-    line = "the actor had learned from pictures of another scale; encoder.scale=bytes has its own"
+    line = "the actor was trained on images of another scale; encoder.scale=bytes restores it"
     for scale, other in (("bounds", kind == "floats"), ("bytes", False)):
         run(
             *words,

@@ -439,9 +439,9 @@ def test_a_run_stopped_before_an_evaluation_gives_its_last_policy_and_says_so(
 
 
 def test_a_folder_without_a_run_and_a_wrong_checkpoint_are_named(trained, tmp_path):
-    with pytest.raises(UserError, match=f"^run={tmp_path}: no run lies there"):
+    with pytest.raises(UserError, match=f"^run={tmp_path}: not a run"):
         hydrl.load(tmp_path)
-    with pytest.raises(UserError, match="checkpoint=7: there is none; use one of best, last, "):
+    with pytest.raises(UserError, match=r"checkpoint=7: no such checkpoint\. Use one of best, last, "):
         hydrl.load(trained("dqn"), checkpoint=7)
 
 

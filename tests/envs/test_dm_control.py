@@ -154,7 +154,7 @@ def test_a_run_goes_on_is_filmed_and_loaded(run, batches, capsys, tmp_path):
     batches.clear()
     assert killed(whole, tmp_path / "halves") == 128
     halves = run(*words, "resume=auto", folder="halves")
-    assert "all goes on as it stood" in " ".join(capsys.readouterr().out.split())
+    assert "everything continues exactly" in " ".join(capsys.readouterr().out.split())
     assert batches == unbroken[2:]
     for part in ("loss", "optimizer", "collector"):
         assert digest(saved(halves, part)) == digest(saved(whole, part)), part

@@ -150,7 +150,7 @@ def test_all_that_shows_numbers_shows_them(unbroken):
     assert {(float(row["eval/height"]), float(row["eval/is_success"])) for row in evaluated} == {(23, 1)}
     assert "train/first" not in rows[0]
     assert "eval/first" not in rows[0]
-    line = "env.info_keys: none of the first 12 episodes gave first in info"
+    line = "env.info_keys: first is missing in the info of the first 12 episodes"
     assert done.stdout.count(line) == 1
     reached = summary(folder)
     assert [reached[f"eval/{name}"] for name in ("height", "is_success", "first")] == [23, 1, None]
@@ -166,7 +166,7 @@ def test_a_run_resumed_in_the_middle_of_episodes_goes_on_with_them(unbroken, tmp
     assert killed(unbroken[0], folder) == 128
     resumed = typed(f"resume={folder}", "trust=true")
     assert resumed.returncode == 0, resumed.stderr
-    assert "all goes on as it stood" in resumed.stdout
+    assert "everything continues exactly" in resumed.stdout
     assert logged(folder) == logged(unbroken[0])
     assert digest(saved(folder, "actor")) == digest(saved(unbroken[0], "actor"))
 

@@ -125,7 +125,7 @@ def test_a_resumed_run_goes_on_in_them_as_they_stood(unbroken, tmp_path):
     assert killed(unbroken, folder) == 128
     resumed = typed(f"resume={folder}", "trust=true")
     assert resumed.returncode == 0, resumed.stderr
-    assert "all goes on as it stood" in resumed.stdout, resumed.stdout
+    assert "everything continues exactly" in resumed.stdout, resumed.stdout
     assert logged(folder) == logged(unbroken)
     assert digest(saved(folder, "actor")) == digest(saved(unbroken, "actor"))
 

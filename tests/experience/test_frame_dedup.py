@@ -317,7 +317,7 @@ def test_a_fork_writes_all_that_it_goes_on_from_into_a_folder_of_its_own(tmp_pat
     again, _ = saved(memory, tmp_path / "fork")
     assert again["frames"]["rows"] == rows_state["frames"]["rows"]
     assert {*again["frames"]["files"]} < {path.name for path in (tmp_path / "fork" / "checkpoints").iterdir()}
-    with pytest.raises(UserError, match="has pictures beside its rows, and here rows show none"):
+    with pytest.raises(UserError, match="has rows with images, and this run's rows have none"):
         BufferFiles(kept_in(LazyTensorStorage(100), keys=()), tmp_path / "run").load(
             rows_state, torch.device("cpu")
         )

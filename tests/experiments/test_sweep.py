@@ -170,7 +170,7 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
     for module in (launcher, cluster):
         monkeypatch.setattr(module, "ray", fake)
-    monkeypatch.setattr(launcher, "begin", lambda *arguments: vars(fake).update(arguments=arguments))
+    monkeypatch.setattr(launcher, "join_cluster", lambda *arguments: vars(fake).update(arguments=arguments))
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # a member puts it there
     return fake
 
@@ -323,8 +323,8 @@ def test_ray_finds_members_a_machine_by_what_each_needs(swept, fake_ray):
     assert fake_ray.arguments[1:3] == (None, {"CPU": 1.5, "GPU": 0})
     code, table, output = swept("-m seed=0 hydra/launcher=ray_processes hydra.launcher.num_gpus=1")
     assert (code, table) == (2, [])
-    message = "hydra.launcher.num_cpus=1, hydra.launcher.num_gpus=1: no machine of the cluster has as much"
-    assert f"error: {message}\n" in output
+    message = "hydra.launcher.num_cpus=1, hydra.launcher.num_gpus=1: more than any machine of the cluster has"
+    assert f"error: {message}.\n" in output
     assert fake_ray.ended == 4
 
 

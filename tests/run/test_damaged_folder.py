@@ -33,9 +33,9 @@ FILES = ["summary.json", "config_resolved.yaml", "metrics.csv"]
 FILES += [f".hydra/{name}.yaml" for name in ("config", "overrides", "hydra")]
 LONGEST = 500  # characters of a message
 # Of messages that name no file but the folder or the key.
-NAMED = ("has no checkpoint", "has no valid checkpoint", "would make it another run")
-NAMED += ("a checkpoint's statistics do not fit the normalizers", "rows of its replay memory are gone")
-NAMED += ("no run with a checkpoint lies there", "no run lies there", "not a run folder.")
+NAMED = ("no checkpoint", "no valid checkpoint", "and it cannot change")
+NAMED += ("a checkpoint's statistics do not fit the normalizers", "rows of its replay buffer are gone")
+NAMED += ("no run with a checkpoint", "not a run", "not a run folder.")
 NAMED += ("the dataset is of env=", "without a score", "the run has no such metric")
 
 Damage = Callable[[Path], Any]

@@ -109,7 +109,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_where_its_process_ends_the_run_is_saved_and_ends(failed):
     folder, said = failed
-    assert re.match(r"the process that evaluates \(process \d+\) was killed by SIGKILL", said)
+    assert re.match(r"the evaluation process \d+ was killed by SIGKILL", said)
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
     assert archive.frames_of(archive.find(folder, "last")) == 128
     assert evaluated(folder) == scores(folder) == {}
@@ -174,7 +174,7 @@ def test_another_machine_is_sent_nothing_of_an_accelerator(monkeypatch):
 @pytest.fixture(scope="module")
 def cluster():
     """One for this module: a start takes ten seconds of processor time."""
-    machines.begin("eval.address", None, {"CPU": 3, "GPU": 0})
+    machines.join_cluster("eval.address", None, {"CPU": 3, "GPU": 0})
     yield
     ray.shutdown()
 
@@ -193,7 +193,7 @@ def test_on_ray_it_is_as_in_the_loop_whoever_collects(runs, words, cluster, tmp_
 
 @pytest.mark.slow
 def test_one_on_ray_that_ends_is_named_and_the_run_is_saved(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(machines, "LOST", 0.0)
+    monkeypatch.setattr(machines, "NODE_DEATH_SECONDS", 0.0)
 
     def kill(self, snapshot, send=evaluation.RayEvalProcess.send):
         os.kill(self.where.pid, signal.SIGKILL)
@@ -201,7 +201,7 @@ def test_one_on_ray_that_ends_is_named_and_the_run_is_saved(cluster, tmp_path, m
 
     monkeypatch.setattr(evaluation.RayEvalProcess, "send", kill)
     with pytest.raises(
-        WorkerError, match=r"^the process that evaluates \(process \d+ of node \w{8} at [\d.]+\) ended,"
+        WorkerError, match=r"^the evaluation process \(process \d+ of node \w{8} at [\d.]+\) ended,"
     ):
         trained(tmp_path / "run", *WORDS, "eval.backend=ray")
     asked = saved(tmp_path / "run", "books")["looks"]["asked"]
@@ -211,8 +211,8 @@ def test_one_on_ray_that_ends_is_named_and_the_run_is_saved(cluster, tmp_path, m
 
 @pytest.mark.slow
 def test_without_room_on_the_cluster_it_is_said_before_the_first_batch(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluation, "STARTING", 15.0)
+    monkeypatch.setattr(evaluation, "START_SECONDS", 15.0)
     with pytest.raises(
-        UserError, match="of 3 CPUs of the cluster none took it in 15 seconds; use fewer collectors"
+        UserError, match=r"none of 3 CPUs of the cluster was free within 15 seconds\. Use fewer collectors"
     ):
         trained(tmp_path / "run", *WORDS, *ON_RAY, "eval.backend=ray", "collector.num_cpus=1.5")

@@ -28,9 +28,7 @@ def test_auto_takes_cuda_where_there_is_one(there, name, device, monkeypatch):
 @pytest.mark.parametrize(("there", "name"), [(0, "cuda"), (1, "cuda:1")])
 def test_a_cuda_device_that_is_not_there_is_refused(there, name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
-    with pytest.raises(
-        UserError, match=f"device={name}, but PyTorch finds {there} CUDA devices here; use device="
-    ):
+    with pytest.raises(UserError, match=f"device={name}: PyTorch finds {there} CUDA devices. Use device="):
         process.choose_device(name)
 
 
@@ -66,7 +64,7 @@ def test_a_signal_waits_for_the_next_place_to_stop_and_the_handlers_come_back(si
     with pytest.raises(Interrupted) as caught, stop:
         batch()
     assert reached == ["the end of the batch"]
-    assert (caught.value.exit_code, caught.value.midway) == (code, False)
+    assert (caught.value.exit_code, caught.value.in_batch) == (code, False)
     assert signal.getsignal(signum) is before
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0  # it would interrupt what is saved now
 
@@ -89,7 +87,7 @@ def test_a_batch_that_takes_too_long_is_broken_off():
 
     with pytest.raises(Interrupted) as caught, process.Stop(grace=0.05):
         batch()
-    assert (caught.value.exit_code, caught.value.midway) == (143, True)
+    assert (caught.value.exit_code, caught.value.in_batch) == (143, True)
 
 
 def test_an_import_is_not_broken_off(tmp_path, monkeypatch):
@@ -104,7 +102,7 @@ def test_an_import_is_not_broken_off(tmp_path, monkeypatch):
 
     with pytest.raises(Interrupted) as caught, process.Stop(grace=0.05):
         batch()
-    assert (caught.value.exit_code, caught.value.midway) == (143, True)
+    assert (caught.value.exit_code, caught.value.in_batch) == (143, True)
     assert sys.modules.pop("slow_to_import").is_whole
 
 
@@ -117,8 +115,8 @@ def test_what_fails_after_a_signal_fails_by_it_and_what_fails_by_itself_does_not
 
     with pytest.raises(Interrupted) as caught:
         batch(RuntimeError("C++ compile error"), signal.SIGINT)
-    assert (caught.value.exit_code, caught.value.midway) == (130, True)
-    assert capsys.readouterr().err == "warning: broken off by the signal: RuntimeError: C++ compile error\n"
+    assert (caught.value.exit_code, caught.value.in_batch) == (130, True)
+    assert capsys.readouterr().err == "warning: interrupted by the signal: RuntimeError: C++ compile error\n"
     with pytest.raises(RuntimeError, match=r"C\+\+ compile error"):
         batch(RuntimeError("C++ compile error"))
     with pytest.raises(RunError, match="the disk is full"):
@@ -171,7 +169,7 @@ def test_a_run_collects_garbage_but_does_not_look_through_what_was_imported():
 
 def test_compiling_without_a_compiler_and_a_cuda_graph_without_cuda_are_refused(monkeypatch):
     monkeypatch.setattr(process.shutil, "which", lambda name: None)
-    with pytest.raises(UserError, match=r"compile=true needs the C\+\+ compiler.*use compile=false"):
+    with pytest.raises(UserError, match=r"compile=true: there is no C\+\+ compiler.*use compile=false"):
         process.prepare(0, "cpu", 1, compile=True)
-    with pytest.raises(UserError, match=r"cudagraph=true.*on the cpu; use cudagraph=false"):
+    with pytest.raises(UserError, match=r"cudagraph=true.*on the cpu\. Use cudagraph=false"):
         process.prepare(0, "cpu", 1, cudagraph=True)

@@ -35,7 +35,7 @@ def test_what_the_user_chose_stays(monkeypatch):
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(rendering, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"video=true needs PyAV.*: pip install 'hydrl\[video\]'"):
+    with pytest.raises(UserError, match=r"video=true: PyAV is not .*\. Run pip install 'hydrl\[video\]'"):
         rendering.prepare()
 
 
@@ -54,5 +54,5 @@ env.reset()
 render_rgb(env)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "UserError: Hopper-v5 cannot be filmed: " in done.stderr
+    assert "UserError: video=true: Hopper-v5 cannot be rendered: " in done.stderr
     assert "on Debian and Ubuntu: apt install libegl1" in done.stderr.splitlines()[-1]

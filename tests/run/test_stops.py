@@ -120,7 +120,7 @@ class Points:
     def reach(self) -> None:
         self.count += 1
         if self.count == self.at:
-            raise Interrupted(signal.SIGTERM, midway=True)  # as the timer of a stop does
+            raise Interrupted(signal.SIGTERM, in_batch=True)  # as the timer of a stop does
 
 
 def breaks_off_and_goes_on(name: str, run, monkeypatch, data: list[str], points: int, batch: int = 2) -> None:
@@ -203,7 +203,7 @@ def test_a_stop_while_a_checkpoint_is_loaded_leaves_it(run, monkeypatch):
     folder = run(*words, "total_frames=128", "anneal_frames=256", folder="halves")
 
     def broken(*_, **__):
-        raise Interrupted(signal.SIGTERM, midway=True)
+        raise Interrupted(signal.SIGTERM, in_batch=True)
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpointer.Checkpointer, "restore", broken)

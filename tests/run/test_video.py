@@ -232,9 +232,9 @@ def test_a_task_that_is_asked_for_its_picture_is_filmed_at_its_own_speed(tmp_pat
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        (still(Toy), "Toy cannot be filmed: 'Toy' object has no attribute 'render'"),
+        (still(Toy), "Toy cannot be rendered: 'Toy' object has no attribute 'render'"),
         (still("Blind-v0"), "^env.id=Blind-v0: cannot be created: .*render_mode"),
-        (still("Striped-v0", value=0.5), "Striped-v0 cannot be filmed: its render.. gives no RGB frames"),
+        (still("Striped-v0", value=0.5), "Striped-v0 cannot be rendered: its render.. returns no RGB frames"),
     ],
 )
 def test_what_gives_no_frames_is_told_and_leaves_no_file(parts, message, tmp_path):
@@ -247,7 +247,7 @@ def test_what_gives_no_frames_is_told_and_leaves_no_file(parts, message, tmp_pat
 def test_a_film_cut_short_leaves_the_old_one(tmp_path):
     path = tmp_path / "film.mp4"
     path.write_text("old")
-    with pytest.raises(UserError, match="Striped-v0 cannot be filmed: the lamp broke"):
+    with pytest.raises(UserError, match="Striped-v0 cannot be rendered: the lamp broke"):
         shoot(still("Striped-v0", fails=True), path, max_steps=5)
     assert [each.name for each in tmp_path.iterdir()] == ["film.mp4"]
     assert path.read_text() == "old"
@@ -282,9 +282,9 @@ def test_a_window_shows_the_episodes_that_are_scored_and_the_task_draws_itself(m
     [
         (
             still(Toy),
-            "^render=human: Toy opens no window: it has no render mode human; video=true may",
+            "^render=human: Toy opens no window: it has no render mode human. Try video=true",
         ),
-        (still("Window-v0", fails=True), "^render=human: Window-v0 opens no window: the lamp broke;"),
+        (still("Window-v0", fails=True), "^render=human: Window-v0 opens no window: the lamp broke."),
         (still("Blind-v0"), "^env.id=Blind-v0: cannot be created: .*render_mode"),
     ],
 )
@@ -369,7 +369,7 @@ def test_a_run_stopped_while_it_films_goes_on_as_if_it_had_not_been(run, monkeyp
     with pytest.raises(Interrupted) as stopped:
         run(*STRIPED, folder="halves")
     folder = whole.parent / "halves"
-    assert (stopped.value.exit_code, stopped.value.midway) == (130, False)
+    assert (stopped.value.exit_code, stopped.value.in_batch) == (130, False)
     assert films(folder) == FILMED[:1]
     assert archive.frames_of(archive.find(folder, "last")) == 320
     run(*STRIPED, "resume=auto", folder="halves")
@@ -389,7 +389,10 @@ def test_a_film_that_fails_is_said_and_costs_the_run_nothing(run, monkeypatch, c
 
     monkeypatch.setattr(Striped, "render", render)
     folder = run(*STRIPED)
-    assert "no film at 192 frames: Striped-v0 cannot be filmed: the lamp broke;" in capsys.readouterr().out
+    assert (
+        "no video at 192 frames: video=true: Striped-v0 cannot be rendered: the lamp broke"
+        in capsys.readouterr().out
+    )
     assert films(folder) == FILMED[1:]
     assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
 
@@ -397,7 +400,10 @@ def test_a_film_that_fails_is_said_and_costs_the_run_nothing(run, monkeypatch, c
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["env=torchrl_pendulum"], "PendulumEnv cannot be filmed: 'PendulumEnv' object has no attribute"),
+        (
+            ["env=torchrl_pendulum"],
+            "video=true: PendulumEnv cannot be rendered: 'Pend",
+        ),
         (["env=gym", "env.id=Blind-v0"], "env.id=Blind-v0: cannot be created: "),
     ],
 )
@@ -410,7 +416,7 @@ def test_what_cannot_be_filmed_is_refused_before_the_run(words, message, run, tm
 
 def test_without_the_package_nothing_starts(run, monkeypatch, tmp_path):
     monkeypatch.setattr(rendering, "find_spec", lambda name: None)
-    told = r"^eval\.video=true needs PyAV, which is not installed: pip install 'hydrl\[video\]'$"
+    told = r"^eval\.video=true: PyAV is not installed\. Run pip install 'hydrl\[video\]'\.$"
     with pytest.raises(UserError, match=told):
         run("env=cartpole", "eval.video=true")
     assert not (tmp_path / "run" / "config_resolved.yaml").exists()

@@ -135,7 +135,7 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     mean = format_number(statistics.mean(scores))
     ours = f"**{mean} ± {format_number(statistics.stdev(scores))}**"
     text = page.read_text()
-    assert f"| 2 of 2 | CartPole-v1 | {mean} | {ours} | 1,256 | 9.5 ± 0.5 @ 10k |" in text
+    assert f"| 2 of 2 | CartPole-v1 | {mean} | {ours} | 1,256 | Ourselves: 9.5 ± 0.5 @ 10k |" in text
     assert "| `algo=dqn env=pendulum` | 0 of 2 | - | - | - | - |  |" in text
     assert (
         "- `algo=dqn env=pendulum`: not at all; the numbers are those of `algo=dqn` for every task." in text
@@ -195,5 +195,5 @@ def test_the_pages_of_algorithms_have_each_once_with_its_keys_and_scores(tmp_pat
         for algo, facts in family["algorithms"].items():
             known = {*paths(algorithms_page.settings_of(algo))}
             assert {*facts["keys"]} <= known
-    assert "| 450.0 ± 70.7 |" in pages["algorithms/dqn.md"]
+    assert "| 450.0\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}70.7 |" in pages["algorithms/dqn.md"]
     assert not any("| ms a frame |" in text for name, text in pages.items() if name != "algorithms/dqn.md")

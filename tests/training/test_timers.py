@@ -12,7 +12,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, to be set by hand."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(timers, "_process_began", 90.0)
+    monkeypatch.setattr(timers, "_process_began", [90.0])
     return now
 
 

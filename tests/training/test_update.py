@@ -73,7 +73,7 @@ def test_a_batch_is_left_where_its_policy_has_moved_too_far_and_before_the_step_
     )
     assert loss.weight.tolist() == [-2, -2]
     assert len(Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0)).update_all(minibatches)) == 4
-    with pytest.raises(UserError, match=r"target_kl=0.1: Terms tells no divergence; use null"):
+    with pytest.raises(UserError, match=r"target_kl=0.1: Terms has no KL divergence. Use null"):
         Update(Terms(), torch.optim.SGD(loss.parameters(), lr=1.0), target_kl=0.1)
 
 
@@ -560,7 +560,7 @@ def test_a_skipped_term_is_never_trained():
 def test_a_term_that_there_is_not_is_refused():
     loss, batch = off_policy("td3")
     update = Update(loss, torch.optim.SGD(loss.parameters(), lr=0.1), None, [], {"loss_q": 2})
-    with pytest.raises(UserError, match="no loss_q; use loss_actor or loss_qvalue"):
+    with pytest.raises(UserError, match=r"no term loss_q\. Use loss_actor or loss_qvalue"):
         update(batch)
 
 

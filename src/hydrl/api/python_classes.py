@@ -20,8 +20,8 @@ from hydrl.config.signatures import accepted_parameters
 from hydrl.errors import UserError
 
 
-def words(keywords: Mapping[str, Any]) -> list[str]:
-    """Converts keywords of :func:`hydrl.train` to words of the command line.
+def to_overrides(keywords: Mapping[str, Any]) -> list[str]:
+    """Converts keywords of :func:`hydrl.train` to overrides of the command line.
 
     A dictionary is several keys: ``eval={"episodes": 5}`` is ``eval.episodes=5``. A class or function is an
     option of its group.
@@ -31,11 +31,11 @@ def words(keywords: Mapping[str, Any]) -> list[str]:
     """
     overrides, by_name = [], dict[str, Any]()
     for value in classes_in(keywords):
-        if by_name.setdefault(name := dotted(value), value) is not value:
-            raise UserError(f"{name.rpartition('.')[2]}: two classes or functions have that name; rename one")
+        if by_name.setdefault(name := dotted_name(value), value) is not value:
+            raise UserError(f"{name.rpartition('.')[2]}: two classes or functions of this name. Rename one.")
     for key, value in keywords.items():
         if isinstance(value, Mapping):
-            entries = {f"{key}.{name}": with_names(entry) for name, entry in value.items()}
+            entries = {f"{key}.{name}": replace_by_names(entry) for name, entry in value.items()}
             overrides += [f"{name}={to_override(entry, name)}" for name, entry in entries.items()]
         elif callable(value):
             overrides.append(f"{key}={add_option(new_key(key), value)}")
@@ -53,11 +53,11 @@ def classes_in(value: Any) -> Iterator[Callable[..., Any]]:
         yield value
 
 
-def with_names(value: Any) -> Any:
+def replace_by_names(value: Any) -> Any:
     """Replaces classes and functions in nested keywords by their dotted names."""
     if isinstance(value, Mapping):
-        return {key: with_names(entry) for key, entry in value.items()}
-    return dotted(value) if callable(value) else value
+        return {key: replace_by_names(entry) for key, entry in value.items()}
+    return dotted_name(value) if callable(value) else value
 
 
 def add_option(group: str, make: Callable[..., Any]) -> str:
@@ -69,14 +69,14 @@ def add_option(group: str, make: Callable[..., Any]) -> str:
     name = getattr(make, "__name__", "").strip("<>")
     if group == "logger" or not (CONFIGS / group).is_dir() or not name:
         raise UserError(
-            f"{group}={make!r}: a class or function is a choice of env, actor, critic or another group"
+            f"{group}={make!r}: not a group of components. Pass a class or function as env, actor, critic, …"
         )
     if (CONFIGS / group / f"{name}.yaml").exists():
-        raise UserError(f"{group}={name}: hydrl has one of that name; give yours another")
+        raise UserError(f"{group}={name}: hydrl has an option of this name. Rename yours.")
     if group == "env":
         node: dict[str, Any] = {"task": name, "env": env_node(name, make)}
     else:
-        node = {group: {"_target_": dotted(make)}}
+        node = {group: {"_target_": dotted_name(make)}}
     with ConfigStoreWithProvider(__name__) as store:
         store.store(name, node, group, "_global_")
     return name
@@ -85,14 +85,14 @@ def add_option(group: str, make: Callable[..., Any]) -> str:
 def refresh() -> None:
     """Replaces classes and functions that have been redefined since, as in a later cell of a notebook."""
     for id, spec in [*gymnasium.registry.items()]:
-        if id.startswith("hydrl/") and current(spec.entry_point) is not spec.entry_point:
-            env_node(id.removeprefix("hydrl/"), current(spec.entry_point))
+        if id.startswith("hydrl/") and latest(spec.entry_point) is not spec.entry_point:
+            env_node(id.removeprefix("hydrl/"), latest(spec.entry_point))
     for make in [*vars(sys.modules[__name__]).values()]:
-        if current(make) is not make:
-            dotted(current(make))
+        if latest(make) is not make:
+            dotted_name(latest(make))
 
 
-def current(make: Any) -> Any:
+def latest(make: Any) -> Any:
     """The class or function that now has this name in its module, or the same."""
     if not inspect.isclass(make) and not inspect.isfunction(make):
         return make
@@ -106,10 +106,10 @@ def env_node(name: str, make: Callable[..., Any]) -> dict[str, Any]:
         gymnasium.registry.pop(f"hydrl/{name}", None)  # of an earlier cell
         gymnasium.register(f"hydrl/{name}", entry_point=make)
         return {"_target_": "hydrl.envs.gymnasium_env", "id": f"hydrl/{name}"}
-    return {"_target_": dotted(make)}
+    return {"_target_": dotted_name(make)}
 
 
-def dotted(make: Callable[..., Any]) -> str:
+def dotted_name(make: Callable[..., Any]) -> str:
     """The dotted name of a class or function, in its own module or else in this one."""
     module, name = getattr(make, "__module__", ""), getattr(make, "__qualname__", "")
     if module != "__main__" and "." not in name and getattr(sys.modules.get(module), name, None) is make:
@@ -118,8 +118,8 @@ def dotted(make: Callable[..., Any]) -> str:
     return f"{__name__}.{make.__name__}"
 
 
-def process_only(choices: Mapping[str, Any]) -> list[str]:
-    """Those of a run's options that only this process has, as they are typed."""
+def process_only_options(choices: Mapping[str, Any]) -> list[str]:
+    """The options of a run that only this process has, as overrides."""
     store: Mapping[str, Any] = ConfigStore.instance().repo
     nodes = {group: store.get(group, {}).get(f"{name}.yaml") for group, name in choices.items()}
     return [
@@ -141,7 +141,7 @@ def drop_unaccepted(cfg: DictConfig, typed: Sequence[str]) -> None:
         parameters, open_ended = accepted_parameters(globals()[name])
         accepted = {"_target_", *parameters, *(key.removeprefix(f"{group}.") for key in typed)}
         if dropped := [] if open_ended else [str(key) for key in node if key not in accepted]:
-            print(f"{group}: {', '.join(dropped)} are left out, as {name} takes none of them")
+            print(f"{group}: {name} does not accept {', '.join(dropped)}; dropped")
         with open_dict(cfg):
             for key in dropped:
                 del node[key]

@@ -18,7 +18,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from hydrl.api import python_classes
-from hydrl.api.training import TRAINING, as_found
+from hydrl.api.training import TRAINING, restore_process
 from hydrl.config import ROOT, command_line
 from hydrl.config.migrations import new_key
 from hydrl.config.overrides import chosen_options, key_of, new_command, to_override
@@ -81,7 +81,7 @@ class Run:
         try:
             from pandas import DataFrame
         except ImportError:
-            raise UserError("frame() needs pandas, which is not installed: pip install pandas") from None
+            raise UserError("frame(): pandas is not installed. Run pip install pandas.") from None
         return DataFrame(self.metrics)
 
     def policy(self, checkpoint: str | int = "best", *, device: str = "cpu") -> Policy:
@@ -97,59 +97,61 @@ class Run:
         Args:
             episodes: how many.
             checkpoint: ``last``, ``best`` or a number of frames.
-            stream: another number, other episodes; 0 and 1 are those the run itself was scored on.
+            stream: selects the episodes; 0 and 1 are those of the run's own evaluations.
             device: where the policy acts.
 
         Returns:
-            The ``eval/`` numbers, and ``returns`` and ``lengths`` of each episode.
+            The ``eval/`` metrics, and ``returns`` and ``lengths`` of each episode.
 
         Raises:
             UserError: for less than one episode, a checkpoint that is not there, or as :func:`hydrl.load`.
         """
         if episodes < 1:
-            raise UserError(f"episodes={episodes}: give 1 or more")
-        with self._opened(checkpoint, device) as (frames, evaluator):
-            played = evaluator(frames, episodes, stream)
-        return played.metrics() | {"returns": played.returns.numpy(), "lengths": played.lengths.numpy()}
+            raise UserError(f"episodes={episodes}: should be at least 1.")
+        with self._evaluator(checkpoint, device) as (frames, evaluator):
+            result = evaluator(frames, episodes, stream)
+        return result.metrics() | {"returns": result.returns.numpy(), "lengths": result.lengths.numpy()}
 
-    def film(self, checkpoint: str | int = "last", *, stream: int = 2, device: str = "cpu") -> Path:
-        """Films the first of the episodes that :meth:`evaluate` plays, as ``scripts/evaluate.py`` does.
+    def record_video(self, checkpoint: str | int = "last", *, stream: int = 2, device: str = "cpu") -> Path:
+        """Records the first episode that :meth:`evaluate` plays, as ``scripts/evaluate.py`` does.
 
         Args:
-            checkpoint: as of :meth:`evaluate`, and so are the others.
+            checkpoint, stream, device: as of :meth:`evaluate`.
 
         Returns:
-            ``video-CHECKPOINT.mp4`` in the run's folder, as ``IPython.display.Video(run.film(), embed=True)``
-            shows it.
+            ``video-CHECKPOINT.mp4`` in the folder; ``IPython.display.Video(path, embed=True)`` plays it.
 
         Raises:
-            UserError: without PyAV, for a task that gives no pictures, or as :meth:`evaluate`.
+            UserError: without PyAV, for an environment that cannot be rendered, or as :meth:`evaluate`.
             RunError: if the file cannot be written.
         """
         path = self.folder / f"video-{checkpoint}.mp4"
-        with self._opened(checkpoint, device, filming=True) as (frames, evaluator):
-            _, steps, cut = record_episode(evaluator, path, frames, stream)
-        if cut:
+        with self._evaluator(checkpoint, device, renders=True) as (frames, evaluator):
+            _, steps, is_cut = record_episode(evaluator, path, frames, stream)
+        if is_cut:
             print(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
         return path
 
+    film = record_video  # its earlier name
+
     @contextmanager
-    def _opened(
-        self, checkpoint: str | int, device: str, *, filming: bool = False
+    def _evaluator(
+        self, checkpoint: str | int, device: str, *, renders: bool = False
     ) -> Iterator[tuple[int, PolicyEvaluator]]:
-        """The frames that a policy was trained for and what plays it; the process is left as it was found."""
-        with as_found():
+        """Yields the frames a policy was trained for and its evaluator; restores the process afterwards."""
+        with restore_process():
             python_classes.refresh()
-            rendering.prepare(wanted=filming)  # before anything opens a window
+            rendering.prepare(wanted=renders)  # before anything opens a window
             quieten_libraries()
-            chosen = choose_device(device)
-            opened = open_run(self.folder, checkpoint=str(checkpoint), device=chosen, trust=self.trust)
-            _, frames, evaluator = opened
+            device = choose_device(device)
+            _, frames, evaluator = open_run(
+                self.folder, checkpoint=str(checkpoint), device=device, trust=self.trust
+            )
             with closing(evaluator):
                 yield frames, evaluator
 
     def resume(self, *words: str, **keys: Any) -> "Run":
-        """Goes on with the run, as ``run.resume(total_frames=50_000)``; see :func:`hydrl.train`."""
+        """Resumes the run, as ``run.resume(total_frames=50_000)``; see :func:`hydrl.train`."""
         return train(*words, resume=self.folder, **{"trust": self.trust, **keys})
 
     def __repr__(self) -> str:
@@ -162,7 +164,7 @@ class Run:
         return printable(f"<Run of {describe(summary)}: {result}, in {rows['folder']}>")
 
     def _repr_html_(self) -> str:
-        """Its curves and closing table, for a notebook."""
+        """Its curves and summary table, for a notebook."""
         summary, image_file = self.summary, self.folder / "curves.png"
         if not summary:
             return escape(repr(self))
@@ -184,8 +186,8 @@ def describe(summary: Mapping[str, Any]) -> str:
 def train(*words: str, folder: str | Path | None = None, began: float | None = None, **keys: Any) -> Run:
     """See :func:`hydrl.train`; ``began`` is when it was called, by ``time.monotonic``."""
     if wrong := next((word for word in words if not isinstance(word, str)), None):
-        raise UserError(f'{wrong!r}: give words as "algo=ppo" or keywords as algo="ppo"')
-    typed = [*words, *python_classes.words(keys)]
+        raise UserError(f'{wrong!r}: not an override. Write "algo=ppo" or the keyword algo="ppo".')
+    typed = [*words, *python_classes.to_overrides(keys)]
     if folder is not None:
         typed.append(f"hydra.run.dir={to_override(folder, 'folder')}")
     with TRAINING.begin(began) as session, new_command():
@@ -193,9 +195,9 @@ def train(*words: str, folder: str | Path | None = None, began: float | None = N
         cfg = command_line.compose_for_python(typed, expand)
         place = Path(cfg.run_dir)
         python_classes.drop_unaccepted(cfg, [new_key(key_of(word)) for word in typed])
-        if options := python_classes.process_only(chosen_options()):
+        if options := python_classes.process_only_options(chosen_options()):
             refuse_workers(cfg, options)
-            print(f"{', '.join(options)} is of this process, in which alone the run can be gone on with")
+            print(f"{', '.join(options)}: known to this process only; resume the run here")
         ended = run_training(cfg, session)
     if ended is not None and ended.exit_code != 128 + signal.SIGINT:  # the process itself was to end
         signal.raise_signal(ended.exit_code - 128)
@@ -210,7 +212,7 @@ def refuse_workers(cfg: DictConfig, options: list[str]) -> None:
     """
     env = next((option for option in options if option.startswith("env=")), None)
     if env and (cfg.collector.get("num_workers") or cfg.collector.get("num_collectors")):
-        raise UserError(f"{env}: workers have no such class; use collector=single, or a choice in a folder")
+        raise UserError(f"{env}: workers do not know this class. Use collector=single, or an option file.")
 
 
 def run_training(cfg: DictConfig, session: Session) -> Interrupted | None:
@@ -230,7 +232,7 @@ def run_training(cfg: DictConfig, session: Session) -> Interrupted | None:
         if isinstance(error, Interrupted) and Path(cfg.run_dir, "summary.json").is_file():
             return error
         command_line.remove_unused_folder()
-        raise KeyboardInterrupt("stopped before the first batch; nothing new was saved") from None
+        raise KeyboardInterrupt("stopped before the first batch; nothing was saved") from None
     except SystemExit as error:  # of a task's own code
         raise RunError(f"the environment or a library ended the run by sys.exit({error.code!r})") from None
     except OSError as error:
@@ -256,7 +258,7 @@ def application() -> Callable[[DictConfig, Session], None]:
 def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
     """See :func:`hydrl.runs`."""
     if not Path(place).is_dir():
-        raise UserError(f"{place}: there is no such folder")
+        raise UserError(f"{place}: no such folder.")
     folders = sorted(file.parent for file in Path(place).rglob("summary.json"))
     ended = [Run(folder, trust=trust) for folder in folders if (folder / CONFIG).is_file()]
     return [run for run in ended if run.summary.get("status") == "finished"]
@@ -266,8 +268,8 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
     """See :func:`hydrl.sweep`."""
     if own := next((key for key, value in keys.items() if callable(value)), None):
         raise UserError(
-            f"{own}={keys[own]!r}: members are processes of their own, which have no such class; make it a "
-            "choice in a folder (docs/own_components.md)"
+            f"{own}={keys[own]!r}: the runs of a sweep are other processes, which do not know it. Write an "
+            "option file (docs/own_components.md)."
         )
     plain_keys = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in keys.items()}
     several = {
@@ -289,6 +291,6 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
         process.wait()
         raise
     if code:
-        hint = f"; hydrl.runs({str(place)!r}) has those that finished" if place.is_dir() else ""
-        raise RunError(f"the sweep in {place} ended with exit code {code} and has printed why{hint}")
+        hint = f"; hydrl.runs({str(place)!r}) lists the finished ones" if place.is_dir() else ""
+        raise RunError(f"the sweep in {place} failed with exit code {code}; the output above says why{hint}")
     return runs(place, trust=True)

@@ -1,4 +1,4 @@
-"""A run inside a process that is somebody else's, as a notebook's: one at a time, and all left as found."""
+"""Training inside another program, such as a notebook: one run at a time, then the process is restored."""
 
 import gc
 import logging
@@ -36,11 +36,11 @@ class Training:
         """
         if not self.lock.acquire(blocking=False):
             raise UserError(
-                "another run is under way in this process; wait for it, or end it with hydrl.stop()"
+                "another run is under way in this process. Wait for it, or stop it with hydrl.stop()."
             )
         try:
             self.session = Session(time.monotonic() if began is None else began)
-            with as_found():
+            with restore_process():
                 yield self.session
         finally:
             self.lock.release()
@@ -56,11 +56,11 @@ TRAINING = Training()  # of this process
 
 
 @contextmanager
-def as_found() -> Iterator[None]:
-    """Puts back what a run sets in its process.
+def restore_process() -> Iterator[None]:
+    """Context manager that restores what a run sets in its process.
 
-    That is random numbers, PyTorch's threads and kind of floats, the environment's variables, Python's path,
-    garbage collection and warnings, levels of loggers, and what Hydra knows of a run.
+    That is random generators, PyTorch's threads and default dtype, environment variables, Python's path,
+    garbage collection and warnings, levels of loggers, and Hydra's configuration.
     """
     hydra, collected = HydraConfig.instance(), gc.isenabled()
     cfg, path, variables = hydra.cfg, [*sys.path], dict(os.environ)

@@ -180,12 +180,12 @@ class WorkerWatchdog:
     def publish(self) -> None:
         """Sends the weights to the workers.
 
-        An error here is marked ``midway``: the batch is learned from, but not yet evaluated and logged.
+        An error here is marked ``in_batch``: the batch is learned from, but not yet evaluated and logged.
         """
         try:
             self.update_policy_weights_()
         except (Interrupted, WorkerError) as error:
-            error.midway = True
+            error.in_batch = True
             raise
 
     def state(self, *, running: bool) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class EvalProcess:
 
     Args:
         evaluator: the process gets a copy of it.
-        stop: what other backends call while they start; this one starts at once.
+        stop: called by other backends while they start; this one starts at once.
     """
 
     def __init__(self, evaluator: PolicyEvaluator, *, stop: Callable[[], object] | None = None) -> None:
@@ -86,9 +86,9 @@ class EvalProcess:
         code = self.process.exitcode
         how = f"ended with exit code {code}"
         if code is not None and code < 0:
-            memory = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
+            memory = ", as the system does if memory runs out" if code == -signal.SIGKILL else ""
             how = f"was killed by {signal.Signals(-code).name}{memory}"
-        return WorkerError(f"the process that evaluates (process {self.process.pid}) {how}")
+        return WorkerError(f"the evaluation process {self.process.pid} {how}")
 
     def close(self) -> None:
         """See :class:`EvalBackend`."""

@@ -16,16 +16,12 @@ from hydrl.training.timers import Clock, timeit
 POLL_SECONDS = 0.5  # between two checks for signals while an evaluation is awaited
 
 
-OnResult = Callable[[int, float, bool], object]
-
-
 class EvalSchedule:
     """Evaluations every so many frames.
 
     Without a backend each is played in the loop when it is due. With one it is played in the background, with
-    the weights and statistics of that moment. One evaluation runs at a time: where the next is due it is
-    waited for, so none is left out. After one that solved the task the next is waited for too, because a run
-    may end with it.
+    the weights and statistics of that moment, one at a time: if the next is due, training waits for it. After
+    one that solved the task, training waits for the next too, because the run may end with it.
 
     Args:
         evaluator: plays the episodes.
@@ -33,28 +29,27 @@ class EvalSchedule:
         clock: the run's.
         every: frames between evaluations.
         episodes: of each evaluation.
+
+    Attributes:
         backend: plays evaluations in the background; ``None`` plays them in the loop.
         on_result: called for each late result, with its frames, its mean return and whether it was the last
             one pending: so that the checkpoint of its frames and the log get it.
+        pending: snapshots whose evaluation is not over, oldest first.
+        is_playing: whether the backend plays the first of them.
     """
 
     def __init__(
-        self,
-        evaluator: PolicyEvaluator,
-        progress: Progress,
-        clock: Clock,
-        every: int,
-        episodes: int,
-        backend: EvalBackend | None = None,
-        on_result: Sequence[OnResult] = (),
+        self, evaluator: PolicyEvaluator, progress: Progress, clock: Clock, every: int, episodes: int
     ) -> None:
         self.evaluator, self.progress, self.clock = evaluator, progress, clock
-        self.every, self.episodes, self.backend, self.on_result = every, episodes, backend, on_result
-        self.pending: list[dict[str, Any]] = []  # snapshots whose evaluation is not over, oldest first
-        self.is_playing = False  # whether the backend plays the first of them
+        self.every, self.episodes = every, episodes
+        self.backend: EvalBackend | None = None
+        self.on_result: Sequence[Callable[[int, float, bool], object]] = ()
+        self.pending: list[dict[str, Any]] = []
+        self.is_playing = False
 
     def maybe_start(self) -> bool:
-        """Plays or asks for an evaluation if one is due; whether it is."""
+        """Plays an evaluation if one is due, or hands it to the backend; returns whether one is due."""
         if due := self.progress.due(self.every):
             if self.backend is None:
                 self.evaluate_now()

@@ -43,12 +43,12 @@ def prepare(seed: int, device: str, threads: int, *, compile: bool = False, cuda
     device = choose_device(device)
     if cudagraph and not device.startswith("cuda"):
         raise UserError(
-            f"cudagraph=true records CUDA kernels, and this run is on the {device}; use cudagraph=false"
+            f"cudagraph=true: needs a CUDA device, and this run is on the {device}. Use cudagraph=false."
         )
     if compile and shutil.which(compiler()) is None:
         raise UserError(
-            f"compile=true needs the C++ compiler {compiler()}, which is not there; "
-            "install g++, let CXX name another, or use compile=false"
+            f"compile=true: there is no C++ compiler {compiler()}. Install g++, set CXX to another compiler, "
+            "or use compile=false."
         )
     if compile:
         torch.compiler.reset()  # PyTorch compiles a function eight times at most, and a sweep may be longer
@@ -67,9 +67,7 @@ def choose_device(name: str) -> str:
     if name == "auto":
         return "cuda" if count else "cpu"
     if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= count:
-        raise UserError(
-            f"device={name}, but PyTorch finds {count} CUDA devices here; use device=cpu or device=auto"
-        )
+        raise UserError(f"device={name}: PyTorch finds {count} CUDA devices. Use device=cpu or device=auto.")
     return name
 
 
@@ -139,8 +137,8 @@ class Stop:
             if self.signum is None:
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            print(f"warning: broken off by the signal: {reason}", file=sys.stderr)
-            raise Interrupted(self.signum, midway=True) from error
+            print(f"warning: interrupted by the signal: {reason}", file=sys.stderr)
+            raise Interrupted(self.signum, in_batch=True) from error
 
     def receive(self, signum: int, frame: FrameType | None) -> None:
         """The signals' handler."""
@@ -149,7 +147,7 @@ class Stop:
         if self.signum is None:
             self.signum, self.since = signum, time.monotonic()
             if os.isatty(2):  # written as it is, for print may be what was broken into
-                os.write(2, b"\nends after the batch in hand, with a checkpoint; another signal kills\n")
+                os.write(2, b"\nstopping after this batch, with a checkpoint; a second signal kills\n")
             self.previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self.break_off)
             signal.setitimer(signal.ITIMER_REAL, self.grace)
         elif time.monotonic() - self.since > SAME:
@@ -162,7 +160,7 @@ class Stop:
         if imports_under_way(frame) > self.imports:
             signal.setitimer(signal.ITIMER_REAL, 0.1)
             return
-        raise Interrupted(self.signum, midway=True)
+        raise Interrupted(self.signum, in_batch=True)
 
 
 def imports_under_way(frame: FrameType | None) -> int:

@@ -21,9 +21,9 @@ def prepare(key: str = "video", *, wanted: bool = True) -> None:
     if not wanted:
         return
     if find_spec("av") is None:
-        raise UserError(f"{key}=true needs PyAV, which is not installed: pip install 'hydrl[video]'")
+        raise UserError(f"{key}=true: PyAV is not installed. Run pip install 'hydrl[video]'.")
     if sys.platform == "linux" and not os.environ.get("MUJOCO_GL") and find_library("EGL"):
-        os.environ["MUJOCO_GL"] = "egl"  # without the library its import would fail, whatever is filmed
+        os.environ["MUJOCO_GL"] = "egl"  # without the library its import would fail, whatever is rendered
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -38,7 +38,7 @@ def require_display(key: str) -> None:
     known = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
     if sys.platform == "linux" and not any(os.environ.get(name) for name in known):
         raise UserError(
-            f"{key} opens a window, and there is no display here (DISPLAY and WAYLAND_DISPLAY are not set); "
-            "video=true films without one"
+            f"{key}: no display to open a window on (DISPLAY and WAYLAND_DISPLAY are not set). "
+            "Use video=true to record a video."
         )
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")

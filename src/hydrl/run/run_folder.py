@@ -20,7 +20,7 @@ from hydrl.run.atomic_files import atomically
 
 CONFIG = "config_resolved.yaml"
 
-# What a damaged file raises as it is read; no ValueError at large, as a mistake told in a line is one.
+# What a damaged file raises as it is read; not ValueError, as UserError is one.
 UNREADABLE = (
     *(OSError, OmegaConfBaseException, YAMLError),
     *(TypeError, AttributeError, LookupError, UnicodeError, RecursionError),
@@ -48,11 +48,11 @@ class RunLock:
             run.mkdir(parents=True, exist_ok=True)
             self.file = (run / ".lock").open("w", encoding="utf-8")
         except OSError as error:
-            raise UserError(f"{run} cannot be written: {error.strerror}; choose another folder") from None
+            raise UserError(f"{run} cannot be written: {error.strerror}. Choose another folder.") from None
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{run} is in use by another process; wait for it, or stop it") from None
+            raise UserError(f"{run} is in use by another process. Wait for it, or stop it.") from None
         except OSError:  # a file system without locks
             pass
 
@@ -75,7 +75,7 @@ def refuse_links(run: Path) -> None:
     """
     for path in (*run.glob("*"), *run.glob(".hydra/*"), *run.glob("checkpoints/*")):
         if path.is_symlink():
-            raise UserError(f"{path} is a link, which no run of hydrl makes; nothing is read through it")
+            raise UserError(f"{path} is a link, which no run of hydrl makes. Nothing is read through it.")
 
 
 def require_run(run: Path) -> None:
@@ -85,13 +85,13 @@ def require_run(run: Path) -> None:
         UserError: naming it.
     """
     if not (run / CONFIG).is_file():
-        raise UserError(f"run={run}: no run lies there (it has no {CONFIG}){newest_run_hint(run)}")
+        raise UserError(f"run={run}: not a run (no {CONFIG}){newest_run_hint(run)}")
 
 
 def newest_run_hint(place: Path) -> str:
     """The newest of the runs in a folder, for the end of an error message."""
     runs = [path for depth in ("*", "*/*", "*/*/*") for path in place.glob(f"{depth}/{CONFIG}")]
-    return f"; the newest in it is {max(runs, key=os.path.getmtime).parent}" if runs else ""
+    return f". The newest run in it is {max(runs, key=os.path.getmtime).parent}." if runs else ""
 
 
 def from_here(path: Path) -> Path:

@@ -45,24 +45,22 @@ def record_episode(
     path: Path,
     frames: int,
     seed_stream: int,
-    pause: Callable[[], None] = lambda: None,
+    check_stop: Callable[[], None] = lambda: None,
 ) -> tuple[float, int, bool]:
-    """Records one episode as an mp4 file; the first of an evaluation.
+    """Records the first episode of an evaluation as an mp4 file.
 
-    Played alone it may end differently, because MuJoCo's contacts magnify how a network rounds. Of an
-    environment with more than 30 frames a second every second step is rendered, or every third and so on, at
-    its own speed. Global random number generators are left alone.
+    Played alone it may end differently, because MuJoCo's contacts magnify how a network rounds. Above 30
+    frames a second only every second step is rendered, or every third and so on, at the environment's speed.
 
     Args:
         evaluator: has the environment and the actor.
         path: of the file.
         frames: how long the policy was trained.
         seed_stream: which episodes, see :class:`hydrl.training.evaluator.SeedStream`.
-        pause: called before each video frame; if it raises there is no file.
+        check_stop: called before each video frame; if it raises there is no file.
 
     Returns:
-        The episode's return, undiscounted and before any reward transform, its steps, and whether it was
-        still running when ``eval.max_steps`` ended the video.
+        The episode's return before reward transforms, its steps, and whether ``eval.max_steps`` cut it.
 
     Raises:
         UserError: if the environment cannot be rendered.
@@ -83,7 +81,7 @@ def record_episode(
 
             def draw(env: EnvBase, _: object) -> None:
                 if next(steps) % every == 0:
-                    pause()
+                    check_stop()
                     write(render_rgb(env))
 
             write(first)
@@ -146,7 +144,7 @@ def watch(
 
 def no_window(env: EnvBase, reason: str) -> UserError:
     """The error for an environment that cannot be watched."""
-    return UserError(f"render=human: {env_name(env)} opens no window: {reason}; video=true may film it")
+    return UserError(f"render=human: {env_name(env)} opens no window: {reason}. Try video=true.")
 
 
 def raise_if_closed(*_: object) -> None:
@@ -174,48 +172,44 @@ class EpisodeVideo:
     def __init__(
         self, evaluator: PolicyEvaluator, run_dir: Path, progress: Progress, every: int | None
     ) -> None:
-        self.evaluator, self.folder, self.progress, self.every = (
-            evaluator,
-            run_dir / "videos",
-            progress,
-            every,
-        )
+        self.evaluator, self.progress, self.every = evaluator, progress, every
+        self.folder = run_dir / "videos"
         if every is not None:
             with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
                 env.base_env.reset()
                 render_rgb(env)
 
-    def maybe_record(self, pause: Callable[[], None], say: Say, show: Show) -> None:
+    def maybe_record(self, check_stop: Callable[[], None], say: Say, show: Show) -> None:
         """Records the present policy if a video is due.
 
         Args:
-            pause: as of :func:`record_episode`.
+            check_stop: as of :func:`record_episode`.
             say: prints a line.
             show: sends a video to the loggers, under a key.
         """
         if self.every is not None and self.progress.due(self.every):
             path = self.folder / f"{self.progress.frames:012}.mp4"
-            self.record(path, metric_names.VIDEO, SeedStream.TRAINING, pause, say, show)
+            self.record(path, metric_names.VIDEO, SeedStream.TRAINING, check_stop, say, show)
 
-    def record_final(self, pause: Callable[[], None], say: Say, show: Show) -> None:
+    def record_final(self, check_stop: Callable[[], None], say: Say, show: Show) -> None:
         """Records the final policy, where the run makes videos; arguments as of :meth:`maybe_record`."""
         if self.every is not None:
             path = self.folder / "final.mp4"
-            self.record(path, metric_names.FINAL_VIDEO, SeedStream.FINAL, pause, say, show)
+            self.record(path, metric_names.FINAL_VIDEO, SeedStream.FINAL, check_stop, say, show)
 
     def record(
-        self, path: Path, key: str, seed_stream: int, pause: Callable[[], None], say: Say, show: Show
+        self, path: Path, key: str, seed_stream: int, check_stop: Callable[[], None], say: Say, show: Show
     ) -> None:
         """Records a video and shows it under ``key``."""
         frames = self.progress.frames
         with timeit(metric_names.RECORDING):
             try:
-                _, steps, is_cut = record_episode(self.evaluator, path, frames, seed_stream, pause)
+                _, steps, is_cut = record_episode(self.evaluator, path, frames, seed_stream, check_stop)
                 if is_cut:
                     say(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
                 show(key, path)
             except Exception as error:  # of graphics, encoder, disk or loggers
-                say(f"no film at {frames:,} frames: {error}")
+                say(f"no video at {frames:,} frames: {error}")
 
 
 def render_rgb(env: EnvBase) -> np.ndarray:
@@ -226,16 +220,16 @@ def render_rgb(env: EnvBase) -> np.ndarray:
     """
     base = env.base_env
     try:
-        with warnings.catch_warnings(action="ignore"):  # GLFW's, said again by the error
-            by_mode = "mode" in signature(base.render).parameters  # VMAS asks at each picture
+        with warnings.catch_warnings(action="ignore"):  # GLFW's, repeated by the error
+            by_mode = "mode" in signature(base.render).parameters  # VMAS takes it at each frame
             frame = np.asarray(base.render(mode="rgb_array") if by_mode else base.render())
         if frame.dtype != np.uint8 or frame.shape[2:] != (3,):
-            raise TypeError("its render() gives no RGB frames")
+            raise TypeError("its render() returns no RGB frames")
     except Exception as error:  # whatever a simulator's graphics raise
         reason = " ".join(str(error).split())
         if "OpenGL" in reason:  # without a display
             reason += " (MuJoCo draws through libEGL; on Debian and Ubuntu: apt install libegl1)"
-        raise UserError(f"{env_name(env)} cannot be filmed: {reason}; leave video=true out") from error
+        raise UserError(f"video=true: {env_name(env)} cannot be rendered: {reason}. Leave it out.") from error
     return np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
 
 

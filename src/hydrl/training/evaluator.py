@@ -89,7 +89,7 @@ class PolicyEvaluator:
             try:
                 return self.play_env(env, self.actor, max_steps=self.step_limit(env))
             except Interrupted as error:
-                error.midway = False  # of no batch: what trains stands as it did
+                error.in_batch = False  # of no batch: what trains stands as it did
                 raise
 
     def step_limit(self, env: TransformedEnv) -> int:

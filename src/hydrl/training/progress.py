@@ -23,12 +23,12 @@ class Progress:
         frames: environment frames so far.
         updates: steps of the optimizer so far.
         evaluation: the last one.
-        evaluated_at: frames of the policy that it tells of.
-        awaited: frames of the policies whose evaluations are not over, in order.
-        score: the mean return that its policy counts for, see :meth:`confirmed`.
+        evaluated_at: frames of the policy that was evaluated.
+        awaited: frames of the policies with pending evaluations, in order.
+        score: mean return of that policy, see :meth:`confirmed`.
         best: the highest score.
         best_at: frames at the best score.
-        earlier: these two as they were before the last evaluation.
+        earlier: these two before the last evaluation.
         solved_at_frames: frames at the first evaluation at or above the threshold.
         solved_at_seconds: seconds from the run's beginning to it.
         resumed_at: frames at which the run was resumed.
@@ -65,13 +65,13 @@ class Progress:
         """Whether the last batch reached or passed a multiple of ``every`` frames."""
         return crossed(every, self.before, self.frames)
 
-    def collected(self, frames: int) -> None:
+    def collected(self, batch_frames: int) -> None:
         """Adds a fresh batch."""
-        self.before, self.frames = self.frames, self.frames + frames
+        self.before, self.frames = self.frames, self.frames + batch_frames
 
-    def learned(self, updates: int) -> None:
+    def learned(self, batch_updates: int) -> None:
         """Adds the updates on a batch."""
-        self.updates += updates
+        self.updates += batch_updates
 
     def evaluated(self, evaluation: Evaluation, seconds: float, frames: int | None = None) -> None:
         """Adds an evaluation, finished ``seconds`` after the run began.
@@ -83,11 +83,11 @@ class Progress:
         """
         self.evaluation, self.evaluated_at = evaluation, self.frames if frames is None else frames
         self.earlier = self.best, self.best_at
-        self.judged(evaluation)
+        self.set_score(evaluation)
         if self.reached and self.solved_at_frames is None:
             self.solved_at_frames, self.solved_at_seconds = self.evaluated_at, seconds
 
-    def judged(self, evaluation: Evaluation) -> None:
+    def set_score(self, evaluation: Evaluation) -> None:
         """Sets the score of the policy that was evaluated last."""
         self.score = evaluation.mean
         if self.best is None or self.score > self.best:
@@ -125,18 +125,18 @@ class Progress:
         evaluations is partly luck.
 
         Args:
-            evaluate: plays them with the policy as it is after so many frames.
+            evaluate: plays them, given the frames of training.
             say: prints a line if they do not reach it.
         """
         if not (self.stop_when_solved and self.solved):
             return False
         fresh = evaluate(self.frames)
         self.best, self.best_at = self.earlier
-        self.judged(fresh)
+        self.set_score(fresh)
         solved = self.reaches_threshold(fresh)
         if not solved and self.batches_left:
             episodes = len(fresh.returns)
-            say(f"goes on: {episodes} fresh episodes reached {fresh.mean:,.1f}, not {self.solved_at:,g}")
+            say(f"not solved: {episodes} fresh episodes return {fresh.mean:,.1f}, not {self.solved_at:,g}")
         return solved
 
     def reaches_threshold(self, evaluation: Evaluation) -> bool:

@@ -14,7 +14,9 @@ from torch._dynamo.utils import calculate_time_spent
 from hydrl import metric_names as names
 
 Item = TypeVar("Item")
-_spent: dict[str, float] = defaultdict(float)  # seconds of each activity of the run in this process
+# Seconds of each activity. Global, as torchrl.timeit's, for what is timed is deep inside other calls; a Clock
+# empties it, so a process has one run at a time.
+_spent: dict[str, float] = defaultdict(float)
 
 
 @contextmanager
@@ -47,14 +49,7 @@ def process_age() -> float:
         return max(0.0, time.time() - psutil.Process().create_time())
 
 
-_process_began: float | None = time.monotonic() - process_age()
-
-
-def beginning() -> float:
-    """When this run began, by ``time.monotonic``: with the process, or now for a sweep's later member."""
-    global _process_began
-    began, _process_began = _process_began, None
-    return time.monotonic() if began is None else began
+_process_began = [time.monotonic() - process_age()]  # global: the first run of a process begins with it
 
 
 class Clock:
@@ -67,7 +62,9 @@ class Clock:
     """
 
     def __init__(self, began: float | None = None) -> None:
-        self.began = beginning() if began is None else began
+        if began is None:
+            began = _process_began.pop() if _process_began else time.monotonic()
+        self.began = began
         self.loop_began = time.monotonic()
         self.compiled_before = compile_seconds()  # by earlier members of a sweep
         self.earlier: dict[str, float] = {}  # seconds of each activity in the run's earlier processes

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from typing import Any
 
 import torch
@@ -57,13 +58,13 @@ class Update:
     ) -> None:
         self.kl_key = next((key for key in ("kl_approx", "kl") if key in loss.out_keys), "")
         if target_kl is not None and not self.kl_key:
-            raise UserError(f"target_kl={target_kl}: {type(loss).__name__} tells no divergence; use null")
+            raise UserError(f"target_kl={target_kl}: {type(loss).__name__} has no KL divergence. Use null.")
         self.optimizer, self.target, self.target_kl = optimizer, target, target_kl
         self.skip, self.every, self.num_updates = tuple(skip), dict(every or {}), 0
         self.lr_factor, self.stopped_early = (
             1.0,
             False,
-        )  # a share of the learning rate; whether the last batch was left
+        )  # of the learning rate; the last batch
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.gradients = make_gradients(loss, parameters, max_grad_norm)
         if compile:
@@ -82,19 +83,17 @@ class Update:
         help. So each stopped batch right after another halves the learning rate, and each other one raises it
         by half, at most to the schedule's.
         """
-        outputs: list[TensorDictBase] = []
-        left = False
+        outputs, stopped = list[TensorDictBase](), False
         with scaled_learning_rate(self.optimizer, self.lr_factor):
             for minibatch in minibatches:
-                if (losses := self(minibatch)) is None:
-                    left = True
+                if stopped := (losses := self(minibatch)) is None:
                     break
                 outputs.append(losses)
-        if not left:
+        if not stopped:
             self.lr_factor = min(1.5 * self.lr_factor, 1.0)
         elif self.stopped_early:
             self.lr_factor /= 2
-        self.stopped_early = left
+        self.stopped_early = stopped
         return outputs
 
     @property
@@ -116,7 +115,7 @@ class Update:
         for term in (*self.skip, *self.every):
             if term not in losses:
                 terms = " or ".join(loss_terms(losses))
-                raise UserError(f"loss.skip and loss.every: the loss has no {term}; use {terms}")
+                raise UserError(f"loss.skip and loss.every: the loss has no term {term}. Use {terms}.")
         if self.target_kl is not None and losses[self.kl_key] > 1.5 * self.target_kl:
             return None
         self.optimizer.step()
@@ -132,18 +131,16 @@ class Update:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from :meth:`state_dict`."""
         self.num_updates = state["made"]
-        self.lr_factor, self.stopped_early = (
-            state.get("pace", 1.0),
-            state.get("left", False),
-        )  # older runs have neither
+        self.lr_factor = state.get("pace", 1.0)  # older runs have neither this nor the next
+        self.stopped_early = state.get("left", False)
 
 
 @contextmanager
-def scaled_learning_rate(optimizer: Optimizer, pace: float) -> Iterator[None]:
-    """Context manager that multiplies an optimizer's learning rates by ``pace``."""
+def scaled_learning_rate(optimizer: Optimizer, factor: float) -> Iterator[None]:
+    """Context manager that multiplies an optimizer's learning rates."""
     rates = [group["lr"] for group in optimizer.param_groups]
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate * pace
+        group["lr"] = rate * factor
     try:
         yield
     finally:
@@ -176,7 +173,7 @@ def make_gradients(
 ) -> Gradients:
     """The part of an update that can be compiled: forward, backward of the terms' sum, clipping."""
 
-    def gradients(minibatch: TensorDictBase, left_out: tuple[str, ...]) -> TensorDictBase:
+    def gradients(minibatch: TensorDictBase, untrained: tuple[str, ...]) -> TensorDictBase:
         losses = loss(minibatch)
         lost = [key for key, value in losses.items() if value.requires_grad and key[:4] != "loss"]
         if unlisted := [key for key in lost if key not in loss.out_keys]:
@@ -184,7 +181,7 @@ def make_gradients(
                 f"loss: {unlisted[0]} has a gradient and is not summed; name it loss_… or detach it"
             )
         # The loss's own order, in which gradients add up, and then what it returns besides.
-        terms = [term for term in loss_terms(losses, first=loss.out_keys) if term not in left_out]
+        terms = [term for term in loss_terms(losses, first=loss.out_keys) if term not in untrained]
         total = torch.stack([losses.get(term) for term in terms]).sum()
         found_gradients = torch.autograd.grad(total, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, found_gradients, strict=True):
@@ -236,12 +233,10 @@ def check_finite(losses: TensorDictBase) -> None:
         DivergedError: naming those that are NaN or infinite.
     """
     names = [*loss_terms(losses), "grad_norm"]
-    values = torch.stack([losses.get(name) for name in names])
-    if not values.isfinite().all():
-        bad = [f"{name} is {value}" for name, value in zip(names, values.tolist(), strict=True)]
-        raise DivergedError(
-            ", ".join(term for term in bad if term.rpartition(" ")[2] in ("nan", "inf", "-inf"))
-        )
+    terms = torch.stack([losses.get(name) for name in names])
+    if not terms.isfinite().all():
+        pairs = zip(names, terms.tolist(), strict=True)
+        raise DivergedError(", ".join(f"{name} is {value}" for name, value in pairs if not isfinite(value)))
 
 
 def as_cuda_graphs(gradients: Gradients, parameters: Sequence[nn.Parameter]) -> Gradients:
@@ -255,29 +250,28 @@ def as_cuda_graphs(gradients: Gradients, parameters: Sequence[nn.Parameter]) -> 
             that the entropy is finite; compiled it does not.
     """
 
-    def record(left_out: tuple[str, ...]) -> CudaGraphModule:
+    def record(untrained: tuple[str, ...]) -> CudaGraphModule:
         def recorded(minibatch: TensorDictBase) -> TensorDictBase:
-            losses = gradients(minibatch, left_out)
-            gradients_by_index = {
-                str(k): parameter.grad for k, parameter in enumerate(parameters) if parameter.grad is not None
-            }
-            return TensorDict({"losses": losses, "gradients": TensorDict(gradients_by_index)})
+            losses = gradients(minibatch, untrained)
+            by_index = {str(k): parameter.grad for k, parameter in enumerate(parameters)}
+            computed = {index: gradient for index, gradient in by_index.items() if gradient is not None}
+            return TensorDict({"losses": losses, "gradients": TensorDict(computed)})
 
         return CudaGraphModule(recorded, in_keys=[], out_keys=[], warmup=3)
 
     graphs: dict[tuple[str, ...], CudaGraphModule] = {}
 
-    def replayed(minibatch: TensorDictBase, left_out: tuple[str, ...]) -> TensorDictBase:
-        if left_out not in graphs:
-            graphs[left_out] = record(left_out)
+    def replayed(minibatch: TensorDictBase, untrained: tuple[str, ...]) -> TensorDictBase:
+        if untrained not in graphs:
+            graphs[untrained] = record(untrained)
         try:
-            out = graphs[left_out](minibatch)
+            out = graphs[untrained](minibatch)
         except RuntimeError as error:
             if "captur" not in str(error):
                 raise
             raise UserError(
-                "cudagraph=true: the loss waits for numbers from the GPU, which no CUDA graph can record; "
-                "add compile=true, or use cudagraph=false"
+                "cudagraph=true: the loss waits for values from the GPU, which no CUDA graph can record. "
+                "Add compile=true, or use cudagraph=false."
             ) from error
         for k, parameter in enumerate(parameters):
             parameter.grad = out["gradients"].get(str(k), None)

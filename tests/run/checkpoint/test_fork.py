@@ -61,7 +61,7 @@ def test_unchanged_it_is_the_run_that_was_never_forked(ppo, tmp_path):
     new = tmp_path / "new = 1"
     done = typed(f"resume={at(ppo)}", f"hydra.run.dir={new}")
     assert done.returncode == 0, done.stderr
-    assert f"a fork of {ppo} after 128 frames\n" in done.stdout
+    assert f"forking {ppo} after 128 frames\n" in done.stdout
     assert "forked after 128 frames from" in done.stdout
     for part in PARTS:
         assert digest(saved(new, part)) == digest(saved(ppo, part)), part
@@ -73,7 +73,7 @@ def test_unchanged_it_is_the_run_that_was_never_forked(ppo, tmp_path):
     assert "forked_from" not in theirs
     assert [archive.frames_of(each) for each in archive.archives(new)] == [256, 192, 128]
     done = typed(f"resume={new}")  # the last of a command's words choose the new folder
-    assert f"{new} is finished, after 256 frames" in done.stdout
+    assert f"{new} is finished after 256 frames" in done.stdout
 
 
 def test_a_replay_memory_goes_with_it(dqn, tmp_path):
@@ -117,7 +117,7 @@ def test_a_schedule_may_begin_or_end_there(ppo, tmp_path, capsys):
     output = " ".join(capsys.readouterr().out.split())
     assert f"the learning rate is now {settings(*PPO).optim['lr']:g}" in output
     assert "keeps it constant" not in output
-    assert "; all else goes on as it stood" in output
+    assert "; everything else continues exactly" in output
     cosine = forked(*PPO, "schedule=cosine", resumed=at(ppo), folder=tmp_path / "cosine")
     output = " ".join(capsys.readouterr().out.split())
     whole = settings(*PPO).optim["lr"]  # of which a half is left after half of the run
@@ -140,14 +140,14 @@ def test_exploration_and_targets_are_as_the_changed_keys_say(dqn, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["env=pendulum"], "env.id=Pendulum-v1 cannot change in a fork: RUN was started with"),
-        (["actor.num_cells=[3]"], "or begin a new run with its weights, by init_from=RUN"),
-        (["seed=7"], "seed=7 cannot change in a fork"),
-        (["collector.num_envs=4"], "collector.num_envs=4 cannot change in a fork"),
-        (["minibatches.sequence=4"], "minibatches.sequence=4 cannot change in a fork"),
-        (["optim=adamw"], "optim._target_=torch.optim.AdamW cannot change in a fork"),
-        (["init_from=RUN"], "begins a new run"),
-        (["total_frames=64"], "total_frames=64 is less than the 128 that RUN has done"),
+        (["env=pendulum"], "env.id=Pendulum-v1: cannot change in a fork; RUN has"),
+        (["actor.num_cells=[3]"], "or start a new run with these weights: init_from=RUN."),
+        (["seed=7"], "seed=7: cannot change in a fork"),
+        (["collector.num_envs=4"], "collector.num_envs=4: cannot change in a fork"),
+        (["minibatches.sequence=4"], "minibatches.sequence=4: cannot change in a fork"),
+        (["optim=adamw"], "optim._target_=torch.optim.AdamW: cannot change in a fork"),
+        (["init_from=RUN"], "starts a new run"),
+        (["total_frames=64"], "total_frames=64: RUN has trained for 128 frames"),
         (["loss.module.functional=true"], "does not fit a fork with loss.module.functional=true (was false)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -164,13 +164,13 @@ def test_what_a_fork_cannot_change_is_refused_and_leaves_no_folder(ppo, tmp_path
 def test_in_the_run_s_own_folder_it_is_said_how_to_fork(ppo):
     done = typed(f"resume={at(ppo)}", "optim.lr=1")
     assert done.returncode == 2
-    assert done.stderr.endswith("leave out what sets it, or add hydra.run.dir=NEW to fork the run there\n")
+    assert done.stderr.endswith("Leave it out, or add hydra.run.dir=NEW to fork the run there.\n")
 
 
 def test_a_finished_run_and_a_folder_that_holds_one_are_refused(ppo, tmp_path):
     done = typed(f"resume={ppo}", f"hydra.run.dir={tmp_path / 'new'}")
     assert done.returncode == 2
-    assert "is finished, after 256 frames; a fork of it needs a larger total_frames" in done.stderr
+    assert "is finished after 256 frames. Fork with a larger total_frames." in done.stderr
     assert not (tmp_path / "new").exists()
     there = shutil.copytree(ppo, tmp_path / "there")
     before = files(there)
@@ -187,7 +187,7 @@ def test_one_that_was_stopped_before_its_first_checkpoint_is_forked_once_more(dq
         with pytest.raises(SaveError):
             forked(*DQN, resumed=at(dqn), folder=new)
     assert not archive.archives(new)
-    with pytest.raises(UserError, match="was to be a fork and was stopped before it had a checkpoint"):
+    with pytest.raises(UserError, match="is a fork that was stopped before its first checkpoint"):
         resume_point(settings(*DQN, "resume=auto", run_dir=new))
     assert logged(forked(*DQN, resumed=at(dqn), folder=new)) == logged(dqn)
 

@@ -126,7 +126,7 @@ def test_an_older_checkpoint_without_its_rows_can_be_played_and_not_gone_on_from
         archives.append(save(kept))
     assert checkpoint.archives(tmp_path) == archives[:0:-1]  # the newest three
     assert checkpoint.verify(archives[1])["frames"] == 2_000
-    with pytest.raises(UserError, match=r"rows of its replay memory are gone, .* its policy can be played"):
+    with pytest.raises(UserError, match=r"rows of its replay buffer are gone, .* policy can be evaluated"):
         checkpoint.verify(archives[1], with_rows=True)
     checkpoint.verify(archives[2], with_rows=True)
 
@@ -149,7 +149,7 @@ def test_damage_is_found_and_the_checkpoint_before_taken(tmp_path, capsys):
     file.unlink()
     found, _ = next(checkpoint.readable(there, with_rows=True))
     assert found == older
-    assert "rows of its replay memory are gone" in capsys.readouterr().out.splitlines()[-1]
+    assert "rows of its replay buffer are gone" in capsys.readouterr().out.splitlines()[-1]
 
 
 def change(archive: Path, now: str, before: str) -> None:
@@ -199,18 +199,20 @@ def test_what_no_checkpoint_needs_is_removed(tmp_path):
 def test_a_buffer_filled_in_another_order_is_refused(tmp_path):
     buffer = ReplayBuffer(storage=LazyTensorStorage(10), writer=TensorDictMaxValueWriter())
     with pytest.raises(
-        UserError, match=r"buffer\.writer=TensorDictMaxValueWriter: .* use a RoundRobinWriter"
+        UserError, match=r"buffer\.writer=TensorDictMaxValueWriter: .* Use a RoundRobinWriter"
     ):
         BufferFiles(buffer, tmp_path)
-    with pytest.raises(UserError, match=r"buffer\.storage=ListStorage: .* use a TensorStorage"):
+    with pytest.raises(UserError, match=r"buffer\.storage=ListStorage: .* Use a TensorStorage"):
         BufferFiles(ReplayBuffer(storage=ListStorage(10)), tmp_path)
 
 
 def test_a_buffer_that_outgrows_its_disk_is_refused_with_a_size_that_fits(run, tmp_path, monkeypatch):
     monkeypatch.setattr(replay_buffer.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1_000_000))
-    with pytest.raises(UserError, match=r"^buffer.storage.max_size=1000000: .* there are 1; use ") as refused:
+    with pytest.raises(
+        UserError, match=r"^buffer.storage.max_size=1000000: .* there are 1\. Use "
+    ) as refused:
         run("algo=dqn", "env=cartpole", "buffer=memmap", "buffer.storage.max_size=1_000_000")
-    wanted, size = re.search(r"take (\d+) MB of the disk.*max_size=(\d+)$", str(refused.value)).groups()
+    wanted, size = re.search(r"takes (\d+) MB of disk.*max_size=(\d+)\.$", str(refused.value)).groups()
     assert 60 < int(wanted) < 100  # two observations of four numbers, and 30 to 70 bytes of others
     assert int(size) == pytest.approx(500_000 / int(wanted), rel=0.02)
     assert not (tmp_path / "run/replay").exists()
@@ -225,7 +227,7 @@ def test_what_a_memory_has_on_the_disk_already_is_its_own_room(tmp_path, monkeyp
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"^buffer.storage.scratch_dir=.*/file/in cannot be made: Not a dir"):
+    with pytest.raises(UserError, match=r"^buffer.storage.scratch_dir=.*/file/in: cannot be made: Not a dir"):
         replay_buffer.room_on_disk(f"{tmp_path}/file/in/")
 
 
@@ -235,5 +237,5 @@ def test_a_buffer_that_outgrows_the_memory_is_refused_with_a_size_that_fits(run,
     assert not (tmp_path / "run/config_resolved.yaml").exists()
     there = psutil.virtual_memory().total + psutil.swap_memory().total
     row = replay_buffer.row_bytes(envs.make_env(partial(envs.gymnasium_env, "CartPole-v1"), ()))
-    (size,) = re.findall(r"use buffer.storage.max_size=(\d+)", str(refused.value))
+    (size,) = re.findall(r"Use buffer.storage.max_size=(\d+)", str(refused.value))
     assert there / 4 < int(size) * row < there

@@ -37,7 +37,7 @@ def test_the_command_line_goes_on_with_the_run_s_own_configuration(half, tmp_pat
     done = typed(f"resume={folder}", "total_frames=192")
     assert done.returncode == 0, done.stderr
     assert "resumed after 128 frames" in done.stdout
-    assert "all goes on as it stood" in done.stdout.replace("\n", " ")
+    assert "everything continues exactly" in done.stdout.replace("\n", " ")
     resolved = OmegaConf.load(folder / "config_resolved.yaml")
     assert resolved.env.max_episode_steps == 40
     assert json.loads((folder / "summary.json").read_text())["frames"] == 192
@@ -47,7 +47,7 @@ def test_the_command_line_goes_on_with_the_run_s_own_configuration(half, tmp_pat
 
     done = typed(f"resume={folder}")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "is finished, after 192 frames; to go on give a larger total_frames" in done.stdout
+    assert "is finished after 192 frames; to continue, give a larger total_frames" in done.stdout
     done = typed(f"resume={folder}/checkpoints/checkpoint-000000000128.torchrl", "total_frames=256")
     assert done.returncode == 0, done.stderr
     assert json.loads((folder / "summary.json").read_text())["resumed_at_frames"] == [128]
@@ -56,15 +56,15 @@ def test_the_command_line_goes_on_with_the_run_s_own_configuration(half, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["optim.lr=1"], "optim.lr=1 would make it another run: it was started with optim.lr=0.0006"),
+        (["optim.lr=1"], "optim.lr=1: the run was started with optim.lr=0.0006"),
         (
             ["env=pendulum"],
-            "env.id=Pendulum-v1 would make it another run: it was started with env.id=CartPole-v1",
+            "env.id=Pendulum-v1: the run was started with env.id=CartPole-v1",
         ),
-        (["seed=7"], "seed=7 would make it another run: it was started with seed=0"),
-        (["actor.num_cells=[3]"], "actor.num_cells=[3] would make it another run"),
-        (["-m", "seed=0,1"], "goes on with one run; go on with a sweep by resume=auto"),
-        (["total_frames=64"], "total_frames=64 is less than the 128 that"),
+        (["seed=7"], "seed=7: the run was started with seed=0"),
+        (["actor.num_cells=[3]"], "actor.num_cells=[3]: the run was started with"),
+        (["-m", "seed=0,1"], "resumes one run, not a sweep. Resume a sweep with resume=auto."),
+        (["total_frames=64"], "has trained for 128 frames. Leave it out or give more."),
         (["optim.lrr=1"], "optim.lrr=1: no such key. Write optim.lr=1."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -84,9 +84,9 @@ def test_what_would_make_it_another_run_is_refused_by_name_and_changes_nothing(h
     ("arguments", "message"),
     [
         (["resume=nowhere"], "resume=nowhere: there is no such folder"),
-        (["resume=tests"], "resume=tests: no run lies there"),
-        (["resume="], "resume= names no run; write resume=DIR, or resume=null for none"),
-        (["resume=auto"], "resume=auto looks into the run's own folder"),
+        (["resume=tests"], "resume=tests: not a run"),
+        (["resume="], "resume=: not a run. Write resume=DIR, or resume=null for none."),
+        (["resume=auto"], "resume=auto: each run has a new folder"),
     ],
 )
 def test_where_there_is_nothing_to_resume_it_is_said(arguments, message):
@@ -98,7 +98,7 @@ def test_a_run_whose_actions_were_never_scaled_goes_on_so_or_not_at_all(run):
     small = ["minibatches.updates=2", "minibatches.warmup_frames=64", "collector.init_random_frames=128"]
     words, as_it_was = [*SMALL, "algo=td3", "env=pendulum", *small], "~transforms.action_scaling"
     run(*words, as_it_was, "total_frames=128", "anneal_frames=256")
-    with pytest.raises(UserError, match=r"^transforms.action_scaling=.* would make it another run"):
+    with pytest.raises(UserError, match=r"^transforms.action_scaling=.*: the run was started with"):
         run(*words, "resume=auto")
     rows = saved(run(*words, as_it_was, "resume=auto"), "buffer")
     assert (len(rows["action"]), rows["action"].abs().max() > 1.9) == (256, True)
@@ -109,7 +109,7 @@ def test_of_a_folder_that_holds_runs_the_newest_is_named(tmp_path):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config_resolved.yaml").touch()
         os.utime(tmp_path / name / "config_resolved.yaml", (1_000 - age, 1_000 - age))
-    meant = f"no run lies there .*; the newest in it is {tmp_path}/sweeps/now/b$"
+    meant = rf"not a run .*\. The newest run in it is {tmp_path}/sweeps/now/b\.$"
     with pytest.raises(UserError, match=f"resume={tmp_path}: {meant}"):
         resume_command.expand([f"resume={tmp_path}"])
     with pytest.raises(UserError, match=f"run={tmp_path}: {meant}"):
@@ -126,7 +126,7 @@ def test_a_run_without_a_checkpoint_is_not_written_over(finished):
     shutil.rmtree(finished / "checkpoints")
     before = (finished / "summary.json").read_bytes()
     chosen = settings(*CARTPOLE, "total_frames=512", f"resume={finished}", run_dir=finished)
-    with pytest.raises(UserError, match=r"has no valid checkpoint; start the run anew in another folder"):
+    with pytest.raises(UserError, match=r"no valid checkpoint\. Start a new run in another folder"):
         resume_point(chosen)
     assert (finished / "summary.json").read_bytes() == before
 
@@ -138,7 +138,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(finished, run, c
     run(*CARTPOLE, "resume=auto")
     told = capsys.readouterr().out
     assert f"{newest} is damaged" in told
-    assert "goes on after 128 frames; later checkpoints go once it saves: 256" in told
+    assert "resuming after 128 frames; the next save removes later checkpoints: 256" in told
     assert logged(finished) == whole
     assert archive.find(finished, "last") == newest
 
@@ -154,7 +154,7 @@ def test_a_finished_run_that_lost_its_last_checkpoint_trains_on_to_its_end(finis
     assert again["eval/return_mean"] == whole["eval/return_mean"]
     chosen = settings(*CARTPOLE, "resume=auto", run_dir=finished)
     assert resume.is_finished(chosen.shown, resume_point(chosen))
-    assert "is finished, after 256 frames; to go on give a larger total_frames" in capsys.readouterr().out
+    assert "is finished after 256 frames; to continue, give a larger total_frames" in capsys.readouterr().out
 
 
 def test_a_solved_run_says_what_it_takes_to_go_on(run, capsys):
@@ -165,10 +165,10 @@ def test_a_solved_run_says_what_it_takes_to_go_on(run, capsys):
     )
     assert resume.is_finished(longer.shown, resume_point(longer))
     told = capsys.readouterr().out
-    assert "to go on give eval.stop_when_solved=false, for it was solved" in told
+    assert "to continue, give eval.stop_when_solved=false, as it was solved" in told
     on = settings(*overrides, "eval.stop_when_solved=false", "resume=auto", run_dir=folder)
     assert not resume.is_finished(on.shown, resume_point(on))
-    assert "goes on with eval.stop_when_solved=false (was true)" in capsys.readouterr().out
+    assert "resuming with eval.stop_when_solved=false (was true)" in capsys.readouterr().out
 
 
 def test_a_diverged_run_ends_with_3_and_keeps_the_last_good_checkpoint(tmp_path):
@@ -196,7 +196,7 @@ def test_a_run_that_is_going_on_is_left_alone_by_another_process(half, tmp_path)
         with start(f"resume={folder}", "total_frames=192") as process:
             said, _ = process.communicate()
     assert process.returncode == 2, said
-    assert said == f"error: {folder} is in use by another process; wait for it, or stop it\n"
+    assert said == f"error: {folder} is in use by another process. Wait for it, or stop it.\n"
     assert typed(f"resume={folder}", "total_frames=192").returncode == 0
 
 
@@ -216,7 +216,7 @@ def test_a_state_that_does_not_fit_is_refused_in_a_line(half, tmp_path):
 def test_a_run_stopped_before_its_first_checkpoint_cannot_become_another(finished, run):
     shutil.rmtree(finished / "checkpoints")
     (finished / "summary.json").unlink()
-    with pytest.raises(UserError, match=r"would make it another run: .* env\.id=CartPole-v1"):
+    with pytest.raises(UserError, match=r"the run was started with env\.id=CartPole-v1"):
         run(*SMALL, "env=acrobot", "resume=auto")
     run(*CARTPOLE, "resume=auto")
     assert json.loads((finished / "summary.json").read_text())["frames"] == 256
@@ -226,7 +226,7 @@ def test_another_algorithm_is_refused_by_its_name_and_not_by_the_keys_that_do_no
     (tmp_path / ".hydra").mkdir()
     (tmp_path / ".hydra" / "overrides.yaml").write_text("[env=cartpole, minibatches.epochs=3]")
     (tmp_path / ".hydra" / "config.yaml").write_text("algo: ppo")
-    with pytest.raises(UserError, match=r"^algo=dqn would make it another run: it was started with algo=ppo"):
+    with pytest.raises(UserError, match=r"^algo=dqn: the run was started with algo=ppo"):
         resume_command.expand([f"resume={tmp_path}", "algo=dqn"])
     assert "minibatches.epochs=3" in resume_command.expand([f"resume={tmp_path}", "algo=ppo"])
 

@@ -172,7 +172,7 @@ def test_self_play_goes_on_exactly_from_any_checkpoint(run, batches, capsys, tmp
         batches.clear()
         capsys.readouterr()
         run(*overrides, "resume=auto", folder=halves.name)
-        assert "all goes on as it stood" in " ".join(capsys.readouterr().out.split())
+        assert "everything continues exactly" in " ".join(capsys.readouterr().out.split())
         assert batches == unbroken[trained:]
         for part in ("loss", "rng", "collector"):
             assert digest(saved(halves, part)) == digest(saved(whole, part)), part
@@ -230,7 +230,7 @@ def test_workers_start_their_environments_anew_and_the_learner_goes_on(run, caps
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hydrl.run.checkpoint.checkpointer.Checkpointer, "load", look)
         run(*overrides, "total_frames=128", "resume=auto")
-    assert "the environments start anew: they are in processes of their own" in capsys.readouterr().out
+    assert "episodes start anew: they are in processes of their own" in capsys.readouterr().out
     for part, state in before.items():
         assert digest(dict(seen[part])) == digest(dict(state)), part
     assert archive.frames_of(archive.find(folder, "last")) == 128
@@ -275,7 +275,7 @@ def test_a_stop_loses_nothing(tmp_path):
 
     done = typed(f"resume={stopped}")
     assert done.returncode == 0, done.stderr
-    assert "all goes on as it stood" in done.stdout.replace("\n", " ")
+    assert "everything continues exactly" in done.stdout.replace("\n", " ")
     assert typed(*words, f"hydra.run.dir={whole}").returncode == 0
     assert logged(stopped) == logged(whole)
     assert digest(saved(stopped, "loss")) == digest(saved(whole, "loss"))
@@ -292,7 +292,7 @@ def test_an_evaluation_that_a_stop_breaks_off_is_played_when_the_run_goes_on(run
         if len(played) < 1 + closing:  # the next one confirms
             return play(*asked, **options)
         signal.raise_signal(signal.SIGTERM)
-        raise Interrupted(signal.SIGTERM, midway=True)  # as its timer does
+        raise Interrupted(signal.SIGTERM, in_batch=True)  # as its timer does
 
     with monkeypatch.context() as patch:
         patch.setattr(hydrl.envs.build, "play_episodes", broken)

@@ -52,7 +52,7 @@ def defined(source: str, *, cell: bool = False) -> type[gymnasium.Env]:
 
 
 def recorded(made: type) -> dict[str, str]:
-    return record_classes(settings(*SMALL_PPO, *python_classes.words({"env": made})).shown)
+    return record_classes(settings(*SMALL_PPO, *python_classes.to_overrides({"env": made})).shown)
 
 
 @pytest.mark.parametrize("cell", [False, True])

@@ -121,7 +121,7 @@ def test_a_relative_takes_what_has_its_names_and_bounds_stay_its_own(sac, begun,
     assert left["actor.module.0.module.4.weight"] == "[2, 16] there, [1, 16] here"
     assert found["source"].lineage["init_from"]["taken"] == {"actor": 4, "critic": 6}
     assert (
-        "2 entries do not fit and are left: actor.module.0.module.4.weight is [2, 16] there"
+        "2 entries do not fit, not copied: actor.module.0.module.4.weight is [2, 16] there"
         in (found["source"].lines[1])
     )
 
@@ -212,7 +212,7 @@ def test_a_run_begun_so_is_resumed_exactly_without_the_other(ppo, tmp_path):
     [
         (["init_from=nowhere"], "init_from=nowhere: no such folder. Write a run's, or one of its"),
         (["init_from="], "init_from=: no run is named. Write init_from=DIR, or init_from=null for none"),
-        (["init_from=tests"], "init_from=tests: no run with a checkpoint lies there"),
+        (["init_from=tests"], "init_from=tests: no run with a checkpoint"),
         (["init_from.parts=[actor]"], "init_from.parts=[actor]: no run is named. Add init_from=DIR"),
         (["init_from=RUN", "init_from.parts=[actr]"], "init_from.parts"),
         (
@@ -225,7 +225,7 @@ def test_a_run_begun_so_is_resumed_exactly_without_the_other(ppo, tmp_path):
         ),
         (
             ["init_from=RUN", "init_from.checkpoint=7"],
-            "checkpoint=7: there is none; use one of best, last, 128",
+            "checkpoint=7: no such checkpoint. Use one of best, last, 128",
         ),
         (["init_from=RUN", "init_from.checkpoint=new"], "init_from.checkpoint=new: should be 'best'"),
         (
@@ -235,9 +235,9 @@ def test_a_run_begun_so_is_resumed_exactly_without_the_other(ppo, tmp_path):
         (["init_from=RUN", "transforms=plain", "init_from.parts=[normaliser]"], "this run has no normaliser"),
         (
             ["init_from=RUN", "actor.num_cells=[3]", "init_from.parts=[actor]", "env=acrobot"],
-            "no layer of it fits",
+            "no layer fits",
         ),
-        (["resume=RUN", "init_from=RUN"], "begins a new run, and resume="),
+        (["resume=RUN", "init_from=RUN"], "starts a new run, and resume="),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -282,7 +282,7 @@ def test_what_a_stranger_put_there_is_refused_in_a_line(ppo, tmp_path, normalise
     ],
 )
 def test_how_a_run_explores_at_first_is_said(exploration, frames, now, then):
-    line = f"exploration begins anew, {now}; to act by the actor's weights from the start write {then}"
+    line = f"exploration starts anew, {now}; to act by the actor's weights from the start, write {then}"
     assert warm_start.exploring(exploration, {"init_random_frames": frames}) == line
     ended = dict.fromkeys(exploration, 0.1)
     assert warm_start.exploring(ended, {"init_random_frames": 0}) == ""
@@ -291,10 +291,10 @@ def test_how_a_run_explores_at_first_is_said(exploration, frames, now, then):
 def test_a_greedy_policy_that_is_taken_into_dqn_is_said_to_explore(run, capsys):
     words = [*SMALL, "algo=dqn", "env=cartpole", "total_frames=64"]
     first = run(*words, folder="first")
-    assert "exploration begins anew" not in capsys.readouterr().out
+    assert "exploration starts anew" not in capsys.readouterr().out
     run(*words, f"init_from.run={first}", folder="second")
-    assert "exploration begins anew, exploration.eps_init=1.0; to act" in " ".join(
+    assert "exploration starts anew, exploration.eps_init=1.0; to act" in " ".join(
         capsys.readouterr().out.split()
     )
     run(*words, f"init_from.run={first}", "exploration.eps_init=0.05", folder="third")
-    assert "exploration begins anew" not in capsys.readouterr().out
+    assert "exploration starts anew" not in capsys.readouterr().out

@@ -9,7 +9,7 @@ from tensordict import TensorDict
 
 import hydrl.run.logging.loggers
 from hydrl.errors import RunError
-from hydrl.run.logging.run_logger import RunInfo, RunLogger, open_logger
+from hydrl.run.logging.run_logger import RunInfo, RunLogger
 from hydrl.training import Clock, Metrics, Progress
 from hydrl.training.evaluator import Evaluation
 from tests.conftest import composed, settings
@@ -28,7 +28,7 @@ def open_record(folder) -> RunLogger:
     chosen = settings("env=cartpole", "~tuned", "eval.reward_threshold=100", "resume=auto", run_dir=folder)
     info = RunInfo(**chosen.identity)
     metrics = Metrics(LEARNERS, None)
-    return open_logger(folder, {}, info, Progress(9, 10, solved_at=100), metrics, Clock())
+    return RunLogger(folder, {}, info, Progress(9, 10, solved_at=100), metrics, Clock())
 
 
 def take(record: RunLogger, returned: float, *losses: float) -> None:
@@ -89,8 +89,8 @@ def test_episodes_that_an_evaluation_cut_are_told_once_and_stand_in_row_summary_
         record.write()
     assert [row["eval/cut_episodes"] for row in record.file.rows] == [0, 2, 2]
     line = (
-        "2 of 3 episodes were still running after 1,000 steps and count as they stand; "
-        "eval.max_steps=10_000 lets them go on"
+        "2 of 3 episodes were still running after 1,000 steps and count as they are; "
+        "eval.max_steps=10_000 lets them continue"
     )
     assert capsys.readouterr().out.splitlines().count(line) == 1
     again = Progress(9, 10, solved_at=None)
@@ -133,7 +133,7 @@ def test_a_run_folder_deleted_under_the_run_is_named_and_not_begun_anew(record, 
     record.write()
     shutil.rmtree(record.directory)
     take(record, 1.0)
-    with pytest.raises(RunError, match=rf"^{record.directory} is gone or not whole: it was deleted"):
+    with pytest.raises(RunError, match=rf"^{record.directory} was deleted or moved"):
         write(record)
     assert not record.directory.exists()
 
@@ -151,7 +151,7 @@ def test_a_logger_that_goes_on_is_said_to_keep_the_rows_that_come_anew(record, c
     record.load_state_dict(state)
     record.load_state_dict(state)  # there are none ahead any more
     said = capsys.readouterr().out
-    assert said.count("wandb: keeps 2 log rows that it was sent after this checkpoint") == told
+    assert said.count("wandb: keeps the 2 log rows sent after this checkpoint") == told
     assert said.count("keeps") == told
 
 

@@ -15,21 +15,20 @@ from math import ceil
 from typing import Any, NamedTuple
 
 import ray
-from ray._private.ray_logging import stdout_deduplicator
 from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayActorError, RayError, RayTaskError
 from ray.job_config import JobConfig
 
 from hydrl.errors import UserError, WorkerError, print_lines
 
 TICK = 0.5  # seconds between two polls
-REACHED = 10.0  # seconds for a machine to answer
-LOST = 20.0  # seconds; Ray takes a node for dead once it has not answered five times, three seconds apart
-FULL = (
-    "found Ray's object store full, and the disk that it goes over to; use fewer frames in a batch, or a "
-    "larger store by ray start --object-store-memory=BYTES"
+CONNECT_SECONDS = 10.0
+NODE_DEATH_SECONDS = 20.0  # after five unanswered polls, three seconds apart, Ray calls a node dead
+STORE_FULL = (
+    "found Ray's object store and its disk full. Use fewer frames in a batch, or a larger store by ray start "
+    "--object-store-memory=BYTES"
 )
 ATTEMPTS = "RAY_gcs_server_port_wait_time_s"  # also the number of attempts to connect
-TO_END = {signal.SIGTERM, signal.SIGHUP}  # Ray's processes ignore SIGINT by themselves
+BLOCKED = {signal.SIGTERM, signal.SIGHUP}  # Ray's processes ignore SIGINT by themselves
 
 
 class Place(NamedTuple):
@@ -44,12 +43,12 @@ class Place(NamedTuple):
         return f"process {self.pid} of node {self.node[:8]} at {self.address}"
 
 
-def here() -> Place:
+def current_place() -> Place:
     """Where this Ray process runs."""
     return Place(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), os.getpid())
 
 
-def begin(key: str, address: str | None, needed: Mapping[str, float] | None) -> None:
+def join_cluster(key: str, address: str | None, needed: Mapping[str, float] | None) -> None:
     """Starts a cluster on this machine, or joins one.
 
     Args:
@@ -62,27 +61,26 @@ def begin(key: str, address: str | None, needed: Mapping[str, float] | None) -> 
     """
     options: dict[str, Any] = {"address": address or "local"}
     if address is None:
-        say("Ray starts on this machine")
-        # Nobody else is told the token of a cluster of one's own, which Ray would write into the home folder.
+        say("starting Ray on this machine")
+        # The token of this cluster stays secret; Ray would write it into the home folder.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         if needed:
             options |= {"num_cpus": ceil(needed["CPU"]), "num_gpus": ceil(needed["GPU"])}
         options["include_dashboard"] = False
     else:
-        say(f"joins the Ray cluster at {address}")
+        say(f"joining the Ray cluster at {address}")
         if address != "auto":
-            reach(key, address)
-    stdout_deduplicator.skip_re = re.compile("")  # where a node is lost, thirty lines of another's state
-    # Where parts of one's own lie, for which Ray's workers look in the last of these first.
+            check_reachable(key, address)
+    # The folders of the user's own modules; Ray's workers search the last of these first.
     path = JobConfig(_py_driver_sys_path=[folder for folder in reversed(sys.path) if folder])
     try:
-        with own_signals(), nullcontext() if address is None else asking_once():
+        with keep_signal_handlers(), nullcontext() if address is None else one_connection_attempt():
             ray.init(**options, job_config=path, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, RayError) as error:
         raise UserError(f"{key}={address}: {' '.join(str(error).split())}") from None
 
 
-def reach(key: str, address: str) -> None:
+def check_reachable(key: str, address: str) -> None:
     """Connects to ``HOST:PORT``; Ray itself would try for many minutes without handling signals.
 
     Raises:
@@ -90,16 +88,16 @@ def reach(key: str, address: str) -> None:
     """
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=REACHED).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{key}={address}: no Ray cluster is there ({why}); ray start --head begins one"
+            f"{key}={address}: no Ray cluster ({why}). Start one with ray start --head."
         ) from None
 
 
 @contextmanager
-def asking_once() -> Iterator[None]:
+def one_connection_attempt() -> Iterator[None]:
     """Lets Ray try to connect once, for 40 s, and not twenty times, unless the user set another number."""
     was = os.environ.get(ATTEMPTS)
     os.environ.setdefault(ATTEMPTS, "1")
@@ -110,13 +108,13 @@ def asking_once() -> Iterator[None]:
             del os.environ[ATTEMPTS]
 
 
-def hear() -> None:
-    """Unblocks the signals of :func:`own_signals` in this thread of a Ray process and in what it starts."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, TO_END)
+def unblock_signals() -> None:
+    """Unblocks what :func:`keep_signal_handlers` blocked, in this thread and its child processes."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
 
 
 @contextmanager
-def own_signals() -> Iterator[None]:
+def keep_signal_handlers() -> Iterator[None]:
     """Keeps the run's handler of SIGTERM, which Ray replaces by one that ends the process.
 
     A signal during the block is handled after it. Processes started here inherit the blocked signals: the run
@@ -125,7 +123,10 @@ def own_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handler, mask = signal.getsignal(signal.SIGTERM), signal.pthread_sigmask(signal.SIG_BLOCK, TO_END)
+    handler, mask = (
+        signal.getsignal(signal.SIGTERM),
+        signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED),
+    )
     try:
         yield
     finally:
@@ -133,9 +134,9 @@ def own_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def gone(node: str) -> bool:
+def is_node_gone(node: str) -> bool:
     """Whether a node is gone; Ray may detect this later than that a process on it is."""
-    until = time.monotonic() + LOST
+    until = time.monotonic() + NODE_DEATH_SECONDS
     while any(entry["NodeID"] == node and entry["Alive"] for entry in ray.nodes()):
         if time.monotonic() >= until:
             return False
@@ -144,7 +145,7 @@ def gone(node: str) -> bool:
 
 
 @contextmanager
-def stored() -> Iterator[None]:
+def report_full_store() -> Iterator[None]:
     """Reports in one line that Ray's object store has no room for what is stored in the block.
 
     Raises:
@@ -153,10 +154,10 @@ def stored() -> Iterator[None]:
     try:
         yield
     except (OutOfDiskError, ObjectStoreFullError):
-        raise WorkerError(f"the process that learns {FULL}") from None
+        raise WorkerError(f"the process that learns {STORE_FULL}") from None
 
 
-def end_of(what: str, place: Place | None, error: RayError, with_it: str) -> str:
+def explain_end(what: str, place: Place | None, error: RayError, with_it: str) -> str:
     """Why an actor ended: its own failure, its process or its node.
 
     Args:
@@ -166,19 +167,19 @@ def end_of(what: str, place: Place | None, error: RayError, with_it: str) -> str
         with_it: what is gone with its node.
     """
     if isinstance(error, OutOfDiskError | ObjectStoreFullError):
-        return f"{what} {FULL}"
+        return f"{what} {STORE_FULL}"
     if isinstance(error, RayTaskError):
-        return f"{what} failed:\n{reason(error)}"
+        return f"{what} failed:\n{actor_traceback(error)}"
     if place is None:
-        return f"{what} did not start:\n{reason(error)}"
-    if gone(place.node):
+        return f"{what} did not start:\n{actor_traceback(error)}"
+    if is_node_gone(place.node):
         return f"node {place.node[:8]} at {place.address} is gone, and {with_it} with it"
     if isinstance(error, RayActorError):
         return f"{what} ended, as one does that the system kills for its memory"
     return f"{what}: {' '.join(str(error).split())}"
 
 
-def reason(error: RayError) -> str:
+def actor_traceback(error: RayError) -> str:
     """The traceback of an actor's failure without Ray's own frames, or the message."""
     text = re.sub("\x1b\\[\\d+m", "", str(error)).strip()  # which Ray colours
     _, first, frames = text.partition('  File "')

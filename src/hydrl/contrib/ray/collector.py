@@ -20,7 +20,15 @@ from torch.utils._pytree import tree_map_only
 from torchrl.collectors.distributed import RayCollector
 from torchrl.envs import TransformedEnv
 
-from hydrl.contrib.ray.cluster import Place, begin, end_of, hear, here, say, stored
+from hydrl.contrib.ray.cluster import (
+    Place,
+    current_place,
+    explain_end,
+    join_cluster,
+    report_full_store,
+    say,
+    unblock_signals,
+)
 from hydrl.errors import DivergedError, RunError, UserError, WorkerError
 from hydrl.experience.checked_collector import CheckedCollector
 from hydrl.experience.collectors import worker_env
@@ -39,7 +47,7 @@ class RemoteCollector(CheckedCollector):
 
     def __init__(self, *args: Any, worker_idx: int, **kwargs: Any) -> None:
         self.label = f" of collector {worker_idx}"
-        hear()
+        unblock_signals()
         super().__init__(*args, worker_idx=worker_idx, **kwargs)
 
     def __bool__(self) -> bool:
@@ -48,7 +56,7 @@ class RemoteCollector(CheckedCollector):
 
     def place(self) -> Place:
         """Where it runs, once it is built."""
-        return here()
+        return current_place()
 
     def collect(self, weights: TensorDictBase | None) -> TensorDictBase:
         """Collects the next batch, with new ``weights`` if there are any."""
@@ -94,12 +102,8 @@ class RayWorkers(RayCollector):
         stop: Callable[[], object],
         **options: Any,
     ) -> None:
-        self.owns_cluster, self.learner, self.worker_timeout, self.stop = (
-            owns_cluster,
-            learner,
-            worker_timeout,
-            stop,
-        )
+        self.owns_cluster, self.learner = owns_cluster, learner
+        self.worker_timeout, self.check_stop = worker_timeout, stop
         self.places: dict[int, Place] = {}
         self.version = 0  # times the policy was published
         self.versions = [0] * len(makers)  # of the policy that each actor acts by
@@ -157,7 +161,7 @@ class RayWorkers(RayCollector):
     def publish(self) -> None:
         """Stores the weights for the next requests; does not wait for running batches."""
         self.version += 1
-        with stored():
+        with report_full_store():
             self.weights = ray.put(TensorDict.from_module(self.learned).data.to("cpu"))
 
     def state(self, *, running: bool) -> dict[str, Any]:
@@ -175,7 +179,7 @@ class RayWorkers(RayCollector):
         results, since = dict[int, Any](), time.monotonic()
         while len(results) < count:
             ready, _ = ray.wait([*running], timeout=TICK)
-            self.stop()  # a signal to the whole process group ends collectors too
+            self.check_stop()  # a signal to the whole process group ends collectors too
             for reference in ready:
                 number = running.pop(reference)
                 results[number] = self.get_result(number, reference)
@@ -202,7 +206,7 @@ class RayWorkers(RayCollector):
             return DivergedError(error.cause.terms)
         place = self.places.get(number)
         lost = [str(other) for other, at in self.places.items() if place and at.node == place.node]
-        return WorkerError(end_of(self.name(number), place, error, f"collector {', '.join(lost)}"))
+        return WorkerError(explain_end(self.name(number), place, error, f"collector {', '.join(lost)}"))
 
     def name(self, number: int) -> str:
         """The name of a collector in messages."""
@@ -265,10 +269,12 @@ def on_ray(address: str | None, resources: Mapping[str, float], count: int) -> I
     owns_cluster = not ray.is_initialized()
     try:
         if owns_cluster:
-            begin("collector.address", address, needed | {"CPU": needed["CPU"] + 1})  # and an evaluation
+            join_cluster(
+                "collector.address", address, needed | {"CPU": needed["CPU"] + 1}
+            )  # and an evaluation
         check_resources(needed)
-        say(f"{count} collectors start, half a minute before the first batch")
-        with stored():
+        say(f"starting {count} collectors; the first batch comes in about half a minute")
+        with report_full_store():
             yield owns_cluster
     except BaseException:
         if owns_cluster:
@@ -296,6 +302,6 @@ def check_resources(needed: Mapping[str, float]) -> None:
     for kind, count in needed.items():
         if count > available.get(kind, 0):
             raise UserError(
-                f"collector.num_collectors of collector.num_{kind.lower()}s need {count:g} {kind}s together, "
-                f"and the cluster has {available.get(kind, 0):g}; use fewer, or less of it for each"
+                f"collector.num_collectors, collector.num_{kind.lower()}s: {count:g} {kind}s in all, and the "
+                f"cluster has {available.get(kind, 0):g}. Use fewer collectors, or fewer {kind}s for each."
             )

@@ -11,13 +11,22 @@ import torch
 from ray.exceptions import RayError
 from torch.utils._pytree import tree_map_only
 
-from hydrl.contrib.ray.cluster import TICK, Place, begin, end_of, hear, here, say, stored
+from hydrl.contrib.ray.cluster import (
+    TICK,
+    Place,
+    current_place,
+    explain_end,
+    join_cluster,
+    report_full_store,
+    say,
+    unblock_signals,
+)
 from hydrl.contrib.ray.collector import for_device
 from hydrl.errors import UserError, WorkerError
 from hydrl.run.eval_process import portable, prepare, try_snapshot
 from hydrl.training.evaluator import Evaluation, PolicyEvaluator
 
-STARTING = 120.0  # seconds in which the actor has a CPU and has started
+START_SECONDS = 120.0  # seconds in which the actor has a CPU and has started
 ACCELERATORS = ("torch_cuda", "torch_xpu", "torch_mps")  # random number generators of accelerators
 
 
@@ -30,13 +39,13 @@ class EvalActor:
     """
 
     def __init__(self, evaluator: PolicyEvaluator, threads: int) -> None:
-        hear()
+        unblock_signals()
         prepare(threads)
         self.evaluator = evaluator
 
     def place(self) -> Place:
         """Where it runs."""
-        return here()
+        return current_place()
 
     def play(self, snapshot: dict[str, Any]) -> Evaluation | str:
         """See :func:`hydrl.run.eval_process.try_snapshot`."""
@@ -59,15 +68,15 @@ class RayEvalProcess:
     def __init__(
         self, evaluator: PolicyEvaluator, address: str | None, *, stop: Callable[[], object]
     ) -> None:
-        self.stop, self.owns_cluster = stop, not ray.is_initialized()
+        self.check_stop, self.owns_cluster = stop, not ray.is_initialized()
         self.actor: Any = None
         self.where: Place | None = None
         if self.owns_cluster:
-            begin("eval.address", address, {"CPU": 1, "GPU": 0})
-        say("a process starts that evaluates")
+            join_cluster("eval.address", address, {"CPU": 1, "GPU": 0})
+        say("starting the evaluation process")
         make_actor = ray.remote(num_cpus=1)(EvalActor).remote
         try:
-            with stored():
+            with report_full_store():
                 self.actor = make_actor(on_cpu(evaluator), torch.get_num_threads())
             self.result = self.actor.place.remote()
             self.where = self.wait_until_started()
@@ -79,11 +88,11 @@ class RayEvalProcess:
         """Waits until the actor has started; where it runs."""
         since = time.monotonic()
         while not self.poll(TICK):
-            self.stop()
-            if time.monotonic() - since > STARTING:
+            self.check_stop()
+            if time.monotonic() - since > START_SECONDS:
                 raise UserError(
-                    f"eval.backend=ray: of {ray.cluster_resources()['CPU']:g} CPUs of the cluster none took "
-                    f"it in {STARTING:g} seconds; use fewer collectors, or less collector.num_cpus"
+                    f"eval.backend=ray: none of {ray.cluster_resources()['CPU']:g} CPUs of the cluster was "
+                    f"free within {START_SECONDS:g} seconds. Use fewer collectors or less collector.num_cpus."
                 )
         place: Place = self.get_result()
         return place
@@ -92,7 +101,7 @@ class RayEvalProcess:
         """See :class:`hydrl.run.eval_process.EvalBackend`."""
         rng = {name: state for name, state in snapshot["rng"].items() if name not in ACCELERATORS}
         snapshot = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), snapshot | {"rng": rng})
-        with stored():
+        with report_full_store():
             self.result = self.actor.play.remote(snapshot)
 
     def poll(self, seconds: float = 0.0) -> bool:
@@ -113,9 +122,9 @@ class RayEvalProcess:
         try:
             return ray.get(self.result)
         except RayError as error:
-            self.stop()  # a signal to the whole process group ends this, too
-            what = "the process that evaluates" + (f" ({self.where})" if self.where else "")
-            raise WorkerError(end_of(what, self.where, error, "the evaluation")) from None
+            self.check_stop()  # a signal to the whole process group ends this, too
+            what = "the evaluation process" + (f" ({self.where})" if self.where else "")
+            raise WorkerError(explain_end(what, self.where, error, "the evaluation")) from None
 
     def close(self) -> None:
         """Ends the actor, whatever it is doing, and Ray if it was started for it."""

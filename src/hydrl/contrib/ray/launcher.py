@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from hydrl.config.schema import Strict
 from hydrl.config.suggestions import explain
-from hydrl.contrib.ray.cluster import begin, gone, hear, say
+from hydrl.contrib.ray.cluster import is_node_gone, join_cluster, say, unblock_signals
 from hydrl.errors import UserError
 from hydrl.experiments.processes import ProcessPool, TrainingProcess
 from hydrl.limits import ClusterAddress, NonNegativeFloat, PositiveFloat
@@ -46,7 +46,7 @@ class Member:
     def __init__(self, arguments: Sequence[str], folder: Path, cores: int, location: tuple[str, str]) -> None:
         os.chdir(location[0])
         os.environ["PYTHONPATH"] = location[1]
-        hear()
+        unblock_signals()
         self.run = TrainingProcess(arguments, folder, cores)
 
     def place(self) -> tuple[str, str]:
@@ -103,7 +103,7 @@ class RemoteTraining(TrainingProcess):
         if not self.begun.done() or self.begun.exception():
             return str(error).strip().splitlines()[-1]
         node, address = self.begun.result()
-        if gone(node):
+        if is_node_gone(node):
             return f"node {node[:8]} at {address} is gone"
         return f"Ray's process on node {node[:8]} at {address} ended"
 
@@ -163,15 +163,15 @@ def on_cluster(options: LauncherOptions) -> Iterator[Remote]:
     resources = {"num_cpus": options.num_cpus, "num_gpus": options.num_gpus}
     jobs = options.n_jobs
     needed = jobs and {"CPU": jobs * options.num_cpus, "GPU": jobs * options.num_gpus}
-    begin("hydra.launcher.address", options.address, needed or None)
+    join_cluster("hydra.launcher.address", options.address, needed or None)
     try:
         room = sum(count_fits(node["Resources"], resources) for node in ray.nodes() if node["Alive"])
         if not room:
             needs = ", ".join(
                 f"hydra.launcher.{name}={number:g}" for name, number in resources.items() if number
             )
-            raise UserError(f"{needs}: no machine of the cluster has as much")
-        say(f"the cluster has room for {room} members at a time")
+            raise UserError(f"{needs}: more than any machine of the cluster has.")
+        say(f"the cluster has room for {room} runs at a time")
         yield Remote(min(jobs or room, room), resources)
     finally:
         ray.shutdown()

@@ -121,8 +121,8 @@ def verify_rows(archive: Path, rows: Metadata) -> None:
         file = archive.with_name(name)
         if not file.is_file():
             raise UserError(
-                f"{archive}: rows of its replay memory are gone, as older ones are not kept; "
-                "its policy can be played, but the run cannot go on from it"
+                f"{archive}: rows of its replay buffer are gone, as only newer checkpoints keep theirs. Its "
+                "policy can be evaluated, but the run cannot be resumed from it."
             )
         if crc(file) != value:
             raise UserError(f"{file} is damaged")
@@ -148,7 +148,7 @@ def readable(files: Sequence[Path], *, with_rows: bool = False) -> Iterator[tupl
         try:
             yield archive, verify(archive, with_rows=with_rows)
         except UserError as error:
-            print_lines(f"warning: {error}; passing over it")
+            print_lines(f"warning: {error}; skipping it")
 
 
 def find(run: Path, which: str, *, or_last: bool = False) -> Path:
@@ -168,11 +168,11 @@ def find(run: Path, which: str, *, or_last: bool = False) -> Path:
         return by_frames[which]
     if which not in ("best", "last"):
         options = ", ".join(["best", "last", *reversed(by_frames)])
-        raise UserError(f"checkpoint={which}: there is none; use one of {options}")
+        raise UserError(f"checkpoint={which}: no such checkpoint. Use one of {options}.")
     whole = dict(readable(list(by_frames.values())))
     if not whole:
-        why = " that is whole" if by_frames else "; was it stopped before its first?"
-        raise UserError(f"run={run} has no checkpoint{why}")
+        why = "all checkpoints are damaged" if by_frames else "no checkpoint; was it stopped too early?"
+        raise UserError(f"run={run}: {why}")
     if which == "last":
         return max(whole)
     scored = [(data[RETURN_MEAN], archive) for archive, data in whole.items() if RETURN_MEAN in data]
@@ -181,10 +181,10 @@ def find(run: Path, which: str, *, or_last: bool = False) -> Path:
     if isinstance(final, float):  # the final evaluation came after the last checkpoint
         scored += [(final, archive) for archive in whole if frames_of(archive) == ended.get("frames")]
     if not scored and or_last:
-        print_lines(f"warning: run={run} was not evaluated before it stopped; taking its last checkpoint")
+        print_lines(f"warning: run={run}: never evaluated; using its last checkpoint")
         return max(whole)
     if not scored:
-        raise UserError(f"run={run} was not evaluated before it stopped; use checkpoint=last")
+        raise UserError(f"run={run}: never evaluated, so no checkpoint is best. Use checkpoint=last.")
     return max(scored)[1]
 
 

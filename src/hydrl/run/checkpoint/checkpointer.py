@@ -93,7 +93,7 @@ class Checkpointer:
             finish(status="diverged")
             raise DivergedError(error.terms, error.frames or self.progress.frames, self.saved_at) from None
         except (Interrupted, WorkerError) as error:
-            self.save_last_snapshot() if error.midway else self.save()
+            self.save_last_snapshot() if error.in_batch else self.save()
             finish(status=error.status)
             raise
 
@@ -106,10 +106,10 @@ class Checkpointer:
             return
         frames, counters = self.snapshot.metadata["frames"], self.snapshot.states["books"]
         self.write(self.snapshot)
-        again = "" if self.collector.steps_env or not self.collector.restart_reason else " collected and"
+        again = "" if self.collector.steps_env or not self.collector.restart_reason else "collects and "
         self.say(
-            f"broken off in a batch: saved as it stood after {frames:,} frames; those after it "
-            f"are{again} learned from again when the run is resumed"
+            f"interrupted in a batch: the checkpoint is of {frames:,} frames; a resumed run {again}learns "
+            "from the batch again"
         )
         resumed_at = [*self.progress.resumed_at]
         for name, counter in self.counters.items():
@@ -132,7 +132,7 @@ class Checkpointer:
         if self.saved_at != self.progress.frames:
             if reason := self.episodes.rehearse():
                 self.snapshot = None
-                self.say(f"where this run is resumed the environments start anew: {reason}")
+                self.say(f"if this run is resumed, its episodes start anew: {reason}")
             self.write(self.take_snapshot())
 
     def snapshot_if_old(self) -> None:
@@ -227,11 +227,10 @@ class Checkpointer:
 
     def say_resumed(self, point: ResumePoint, restart_reason: str | None) -> None:
         """Prints what was resumed, and what continues differently."""
+        everything = "everything else" if point.changed else "everything"
         how = (
-            f"the environments start anew: {restart_reason}" if restart_reason else "all goes on as it stood"
+            f"episodes start anew: {restart_reason}" if restart_reason else f"{everything} continues exactly"
         )
-        if point.changed:
-            how = f"with {describe_changes(point.changed)}; {how.replace('all goes', 'all else goes')}"
         verb = "forked" if point.is_fork else "resumed"
         self.say(f"{verb} after {point.frames:,} frames from {from_here(point.checkpoint)}; {how}")
         if point.changes("optim", "schedule"):
@@ -243,7 +242,7 @@ class Checkpointer:
         """Gives every part its state; why the running episodes are lost, where they are."""
         rows = point.checkpoint.parent if point.is_fork else None
         # First, because a sampler is notified of what is written.
-        self.buffer_files.load(point.memory, self.env.device, rows)
+        self.buffer_files.load(point.buffer_rows, self.env.device, rows)
         if point.changed:
             states = {**states, **changed_states(point, self.env, self.parts, states)}
         self.restore_parts(states, point)

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ class BufferFiles:
         for name, kind in (("writer", RoundRobinWriter), ("storage", TensorStorage)):
             if buffer is not None and not isinstance(part := getattr(buffer, name), kind):
                 has = type(part).__name__
-                raise UserError(f"buffer.{name}={has}: what it keeps cannot be saved; use a {kind.__name__}")
+                raise UserError(f"buffer.{name}={has}: checkpoints cannot hold it. Use a {kind.__name__}.")
         self.buffer, self.run, self.folder, self.prefix = buffer, run, run / "checkpoints", prefix
         self.files: dict[str, int] = {}  # of the checkpoint that was saved or loaded last, with their CRCs
         self.images = find_frame_dedup(buffer) if buffer is not None else None
@@ -202,7 +203,7 @@ class BufferFiles:
         if self.buffer is None:
             return
         if "frames" in metadata and self.image_files is None:
-            raise UserError(f"{folder or self.folder} has pictures beside its rows, and here rows show none")
+            raise UserError(f"{folder or self.folder}: has rows with images, and this run's rows have none")
         storage = self.buffer.storage
         in_rows = self.images if "frames" not in metadata else None  # as in rows of older runs
         if self.image_files is not None and self.images is not None and in_rows is None:
@@ -228,12 +229,14 @@ def row_bytes(env: EnvBase, images: FrameDedup | None = None) -> float:
     if images is None:
         return whole
     stacks = sum(step.get(key).nbytes for key in images.keys) / envs
-    numbers = 8 * images.stacked * len(images.keys)
-    return whole + 2 * (numbers - stacks) + FRAMES_PER_ROW * stacks / images.stacked
+    indices = 8 * images.stacked * len(images.keys)
+    return whole + 2 * (indices - stacks) + FRAMES_PER_ROW * stacks / images.stacked
 
 
 def check_size(buffer: ReplayBuffer | None, env: EnvBase, steps: int, run: Path) -> list[str]:
-    """Checks that a buffer fits this machine; returns a line on its size, none where that is little.
+    """Checks that a full buffer fits this machine; returns a line on its size, none where that is little.
+
+    Memory is allocated with the first rows; a disk that is full later kills the process with SIGBUS.
 
     Args:
         buffer: empty; ``None`` where nothing is kept.
@@ -242,49 +245,36 @@ def check_size(buffer: ReplayBuffer | None, env: EnvBase, steps: int, run: Path)
         run: the run folder, which need not exist yet.
 
     Raises:
-        UserError: as :func:`require_memory`.
+        UserError: naming a size that fits.
     """
-    require_memory(buffer, env, steps)
     if buffer is None:
         return []
-    whole = steps * row_bytes(env, find_frame_dedup(buffer)) * buffer.storage.max_size
-    free = shutil.disk_usage(next(path for path in (run, *run.absolute().parents) if path.exists())).free
-    if whole < WORTH_SAYING and BOUND * whole < free:
-        return []
-    line = f"the buffer grows to about {whole / 1e6:,.0f} MB, on disk to {BOUND} times that"
-    return [f"{line} while it is saved; {free / 1e6:,.0f} MB are free"]
-
-
-def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) -> None:
-    """Refuses a buffer that would outgrow this machine's memory, or its disk where it lies there.
-
-    Memory is allocated with the first rows; a disk that is full later kills the process with SIGBUS.
-
-    Args:
-        buffer: empty; ``None`` where nothing is kept.
-        env: one step of it takes about as much as one step of a row.
-        steps: of a row; with several, rows are sequences that overlap by half.
-
-    Raises:
-        UserError: naming a size that would do.
-    """
-    storage = buffer.storage if buffer is not None else None
-    if not isinstance(storage, LazyTensorStorage):
-        return
+    storage, row = buffer.storage, steps * row_bytes(env, find_frame_dedup(buffer))
+    total = row * storage.max_size
     if isinstance(storage, LazyMemmapStorage):
-        available, what, other = room_on_disk(storage.scratch_dir), "of the disk", ""
-    elif torch.device(env.device if storage.device == "auto" else storage.device).type != "cpu":
-        return
-    else:
+        available, where, other = room_on_disk(storage.scratch_dir), "disk", ""
+    elif isinstance(storage, LazyTensorStorage) and storage_device(storage, env).type == "cpu":
         available = psutil.virtual_memory().total + psutil.swap_memory().total
-        what, other = "of memory", ", or buffer=memmap, which lies on disk"
-    new, row = (steps + 1) // 2, steps * row_bytes(env, find_frame_dedup(buffer))
-    if (needed := row * storage.max_size) > available:
+        where, other = "memory", ", or buffer=memmap, which is on disk"
+    else:
+        available, where, other = inf, "", ""
+    if total > available:
+        new = (steps + 1) // 2  # frames of a row that no other has
         raise UserError(
-            f"buffer.storage.max_size={new * storage.max_size}: it would take {needed / 1e6:,.0f} MB "
-            f"{what}, and there are {available / 1e6:,.0f}; use buffer.storage.max_size="
-            f"{new * int(available / 2 / row)}{other}"
+            f"buffer.storage.max_size={new * storage.max_size}: takes {total / 1e6:,.0f} MB of {where}, and "
+            f"there are {available / 1e6:,.0f}. Use buffer.storage.max_size="
+            f"{new * int(available / 2 / row)}{other}."
         )
+    free = shutil.disk_usage(next(path for path in (run, *run.absolute().parents) if path.exists())).free
+    if total < WORTH_SAYING and BOUND * total < free:
+        return []
+    size = f"{total / 1e6:,.0f} MB of memory and up to {BOUND} times that on disk"
+    return [f"the full replay buffer takes about {size}, where {free / 1e6:,.0f} MB are free"]
+
+
+def storage_device(storage: LazyTensorStorage, env: EnvBase) -> torch.device:
+    """Where a storage keeps its rows."""
+    return torch.device(env.device if storage.device == "auto" else storage.device)
 
 
 def room_on_disk(folder: str | None) -> int:
@@ -306,8 +296,8 @@ def room_on_disk(folder: str | None) -> int:
             path.rmdir()
     except OSError as error:
         raise UserError(
-            f"buffer.storage.scratch_dir={place} cannot be made: {error.strerror}; give a folder that can "
-            "be written to"
+            f"buffer.storage.scratch_dir={place}: cannot be made: {error.strerror}. Give a folder that can "
+            "be written to."
         ) from None
     return used + free
 

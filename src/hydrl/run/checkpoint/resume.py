@@ -1,4 +1,4 @@
-"""Where a run is resumed or forked from, and that it is still the same run."""
+"""Finds the checkpoint that a run is resumed or forked from, and checks that it is still the same run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,16 +17,16 @@ from hydrl.metric_names import RETURN_MEAN
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.run_folder import CONFIG, refuse_links, saved_yaml, summary
 
-# What a resumed run may change.
+# Keys that a resumed run may change.
 FREE = keys_with_scope(KeyScope.PROCESS, KeyScope.RECORD, KeyScope.LENGTH)
-# Each process is started with its own.
+# Keys of the process, which every process sets anew.
 OWN = keys_with_scope(KeyScope.PROCESS)
-# Which machines collect where there are several, and how long one is waited for.
+# Which machines collect, and how long the run waits for one.
 MACHINES = {
     f"collector.{key}" for key in ("address", "num_collectors", "num_cpus", "num_gpus", "worker_timeout")
 }
 DATA = "data.path"  # may have been moved, or be named from another folder
-# What a fork may change in addition; but for what its rows, or the names in its state, depend on.
+# Keys that a fork may change in addition, except those that its rows or the names in its state depend on.
 LEARNING = keys_with_scope(KeyScope.LEARNING)
 FIXED = ("loss.networks", "loss.keys", "minibatches.n_steps", "minibatches.sequence")
 
@@ -43,8 +43,8 @@ class ResumePoint:
         frames: how long the run had trained.
         settings: the run's, without secrets.
         run_ids: the run's ids at the loggers that have one.
-        restarts: why the environments start anew, or ``None`` where everything goes on as it stood.
-        memory: which rows the replay buffer held, and the files that have them.
+        restarts: why episodes start anew, or ``None`` where everything continues exactly.
+        buffer_rows: which rows the replay buffer held, and the files that have them.
         folder: of the run.
         data: which rows of an offline dataset it learned from, by
             :func:`hydrl.datasets.digest.record_data`; ``None`` where it had none or did not record it.
@@ -59,7 +59,7 @@ class ResumePoint:
     settings: SavedSettings
     run_ids: Mapping[str, str]
     restarts: str | None
-    memory: Mapping[str, Any]
+    buffer_rows: Mapping[str, Any]
     folder: Path
     data: Mapping[str, Any] | None = None
     classes: Mapping[str, str] | None = None
@@ -133,7 +133,7 @@ def find_resume_point(
         total = settings["total_frames"]
         if total < frames and total != metadata["settings"]["total_frames"]:
             raise UserError(
-                f"total_frames={total} is less than the {frames} that {folder} has done; leave it out"
+                f"total_frames={total}: {folder} has trained for {frames} frames. Leave it out or give more."
             )
         saved = new_config(metadata["settings"])
         changed = check_same(settings, saved, adopt, fork_of=folder if is_fork else None)
@@ -141,11 +141,11 @@ def find_resume_point(
     if is_fork:
         return fork_point(settings, point, changed, lock)
     if changed:
-        print_lines(f"goes on with {describe_changes(changed)}")
+        print_lines(f"resuming with {describe_changes(changed)}")
     counts = map(checkpoint.frames_of, archives)
     if later := [f"{count:,}" for count in counts if count > frames]:
         print_lines(
-            f"goes on after {frames:,} frames; later checkpoints go once it saves: {', '.join(later)}"
+            f"resuming after {frames:,} frames; the next save removes later checkpoints: {', '.join(later)}"
         )
     return point
 
@@ -161,11 +161,11 @@ def start_over(settings: SavedSettings, adopt: Callable[[SavedSettings], object]
             saved = new_config(OmegaConf.to_container(saved_yaml(config)))
             if is_forked(saved.get("resume"), saved["run_dir"]):
                 raise UserError(
-                    f"resume=auto: {run} was to be a fork and was stopped before it had a checkpoint; "
-                    f"fork once more, by resume={saved['resume']}"
+                    f"resume=auto: {run} is a fork that was stopped before its first checkpoint. Fork again "
+                    f"with resume={saved['resume']}."
                 )
             check_same(settings, saved, adopt)
-    print_lines(f"nothing to resume in {run}; starting at the beginning")
+    print_lines(f"nothing to resume in {run}; starting a new run")
 
 
 def newest(resume: str, archives: Sequence[Path]) -> tuple[Path, checkpoint.Metadata]:
@@ -178,7 +178,7 @@ def newest(resume: str, archives: Sequence[Path]) -> tuple[Path, checkpoint.Meta
         return named, checkpoint.verify(named, with_rows=True)
     for archive, metadata in checkpoint.readable(archives, with_rows=True):
         return archive, metadata
-    raise UserError(f"resume={resume} has no valid checkpoint; start the run anew in another folder")
+    raise UserError(f"resume={resume}: no valid checkpoint. Start a new run in another folder.")
 
 
 def resume_point(archive: Path, metadata: checkpoint.Metadata, folder: Path) -> ResumePoint:
@@ -190,7 +190,7 @@ def resume_point(archive: Path, metadata: checkpoint.Metadata, folder: Path) -> 
         settings=metadata["settings"],
         run_ids={"wandb": run_ids} if isinstance(run_ids, str) else run_ids,
         restarts=metadata["restarts"],
-        memory=metadata["memory"],
+        buffer_rows=metadata["memory"],
         folder=folder,
         data=metadata.get("data"),
         classes=metadata.get("classes"),
@@ -207,11 +207,11 @@ def fork_point(
     """
     if needed := needed_to_continue(settings, point):
         raise UserError(
-            f"{point.folder} is finished, after {point.frames:,} frames; a fork of it needs {needed}"
+            f"resume={point.folder}: the run is finished after {point.frames:,} frames. Fork with {needed}."
         )
     lock(Path(settings["run_dir"]))
     ending = f", with {describe_changes(changed)}" if changed else ""
-    print_lines(f"a fork of {point.folder} after {point.frames:,} frames{ending}")
+    print_lines(f"forking {point.folder} after {point.frames:,} frames{ending}")
     return replace(point, run_ids={}, changed=changed)
 
 
@@ -283,13 +283,13 @@ def explain_change(key: str, old: Any, new: Any, fork_of: Path | None) -> str:
     """Why a key cannot change, and what to write instead."""
     if fork_of:
         return (
-            f"{key}={show(new)} cannot change in a fork: {fork_of} was started with {key}={show(old)}; leave "
-            f"out what sets it, or begin a new run with its weights, by init_from={fork_of}"
+            f"{key}={show(new)}: cannot change in a fork; {fork_of} has {key}={show(old)}. Leave it out, or "
+            f"start a new run with these weights: init_from={fork_of}."
         )
     advice = "add hydra.run.dir=NEW to fork the run there" if may_change(key, old, new) else "start a new run"
     return (
-        f"{key}={show(new)} would make it another run: it was started with {key}={show(old)}; "
-        f"leave out what sets it, or {advice}"
+        f"{key}={show(new)}: the run was started with {key}={show(old)}, and it cannot change. "
+        f"Leave it out, or {advice}."
     )
 
 
@@ -299,7 +299,7 @@ def describe_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def needed_to_continue(settings: SavedSettings, point: ResumePoint) -> str:
-    """What a finished run needs to go on; empty where it is not finished."""
+    """What a finished run needs to continue; empty if it is not finished."""
     ended = summary(point.folder)
     if not ended:
         return ""
@@ -312,7 +312,7 @@ def needed_to_continue(settings: SavedSettings, point: ResumePoint) -> str:
     is_finished = ended.get("status") == "finished" and ended.get("frames") == point.frames
     if not is_finished or not (is_trained or is_solved):
         return ""
-    return "a larger total_frames" if is_trained else "eval.stop_when_solved=false, for it was solved"
+    return "a larger total_frames" if is_trained else "eval.stop_when_solved=false, as it was solved"
 
 
 def is_finished(settings: SavedSettings, point: ResumePoint | None) -> bool:
@@ -320,5 +320,5 @@ def is_finished(settings: SavedSettings, point: ResumePoint | None) -> bool:
     needed = needed_to_continue(settings, point) if point and not point.is_fork else ""
     if point and needed:
         run = settings["run_dir"]
-        print_lines(f"{run} is finished, after {point.frames:,} frames; to go on give {needed}")
+        print_lines(f"{run} is finished after {point.frames:,} frames; to continue, give {needed}")
     return bool(needed)

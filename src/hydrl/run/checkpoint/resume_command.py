@@ -18,13 +18,11 @@ from omegaconf import OmegaConf
 from hydrl.config import CONFIGS, user_dirs
 from hydrl.config.migrations import new_words
 from hydrl.config.overrides import key_of, localize_commands, quoted, run_folder_of, unquote_path
-from hydrl.config.schema import KeyScope, Parts, keys_with_scope
+from hydrl.config.schema import Parts
 from hydrl.config.tree import find
 from hydrl.errors import UserError
+from hydrl.run.checkpoint.resume import OWN
 from hydrl.run.run_folder import from_here, newest_run_hint, refuse_links, saved_yaml
-
-# Each process is started with its own.
-OWN = keys_with_scope(KeyScope.PROCESS)
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
@@ -45,9 +43,9 @@ def expand(arguments: Sequence[str]) -> list[str]:
     own_dirs = [] if user_dirs.named_folders(arguments) else user_dirs.saved_folders(run)
     if own_dirs and "trust=true" not in arguments:
         raise UserError(
-            f"resume={path} was begun with choices of one's own; add "
-            f"{shlex.join(user_dirs.folder_options(own_dirs))} or where they lie now, "
-            "or trust=true if you trust what lies there"
+            f"resume={path}: the run uses options from other folders. Add "
+            f"{shlex.join(user_dirs.folder_options(own_dirs))} or where they are now, "
+            "or trust=true if you trust them."
         )
     check_algo(run, arguments)
     saved = [word for word in saved_overrides(run) if key_of(word) not in {*typed_keys, *OWN}]
@@ -70,23 +68,23 @@ def check_words(path: str, arguments: Sequence[str], typed_keys: Sequence[str]) 
         UserError: if they do not go together, or there is no such run.
     """
     if path.lower() in ("", "none"):
-        raise UserError(f"resume={path} names no run; write resume=DIR, or resume=null for none")
+        raise UserError(f"resume={path}: not a run. Write resume=DIR, or resume=null for none.")
     if path == "auto":
         if "hydra.run.dir" not in typed_keys and "hydra.sweep.dir" not in typed_keys:
             raise UserError(
-                "resume=auto looks into the run's own folder, and a new one is made for each; "
-                "say which, as hydra.run.dir=DIR (hydra.sweep.dir=DIR with -m)"
+                "resume=auto: each run has a new folder unless you name one. Add hydra.run.dir=DIR "
+                "(hydra.sweep.dir=DIR with -m)."
             )
         return
     if {"-m", "--multirun"} & set(arguments):
-        raise UserError(f"resume={path} goes on with one run; go on with a sweep by resume=auto")
+        raise UserError(f"resume={path}: resumes one run, not a sweep. Resume a sweep with resume=auto.")
     if warm_start := [key for key in typed_keys if key.partition(".")[0] == "init_from"]:
         raise UserError(
-            f"{warm_start[0]} begins a new run, and resume={path} goes on with one; leave one of them out"
+            f"{warm_start[0]}: starts a new run, and resume={path} continues one. Leave one of them out."
         )
     if not Path(path).exists():
         kind = "folder" if Path(path) == run_folder_of(path) else "checkpoint"
-        raise UserError(f"resume={path}: there is no such {kind}; give a run's, or resume=auto")
+        raise UserError(f"resume={path}: there is no such {kind}. Give that of a run, or resume=auto.")
 
 
 def check_algo(run: Path, arguments: Sequence[str]) -> None:
@@ -98,7 +96,7 @@ def check_algo(run: Path, arguments: Sequence[str]) -> None:
     now = [word for word in arguments if word.startswith("algo=")]
     algo = find(saved_config(run), "algo")
     if now and algo is not None and now[-1] != (then := f"algo={algo}"):
-        raise UserError(f"{now[-1]} would make it another run: it was started with {then}; leave it out")
+        raise UserError(f"{now[-1]}: the run was started with {then}, and it cannot change. Leave it out.")
 
 
 def saved_config(run: Path) -> Any:
@@ -116,8 +114,8 @@ def refuse_python_classes(saved: Sequence[str], path: Path) -> None:
     config = saved_config(run_folder_of(path))
     if lost := [word for word in saved if is_python_class(word, config)]:
         raise UserError(
-            f"resume={path}: {lost[0]} was a class of the process that began the run; go on there, or in "
-            f"Python with hydrl.train(resume={str(path)!r}, {key_of(lost[0])}=CLASS)"
+            f"resume={path}: {lost[0]} was a class of the process that started the run. Resume it there, or "
+            f"in Python with hydrl.train(resume={str(path)!r}, {key_of(lost[0])}=CLASS)."
         )
 
 
@@ -157,7 +155,7 @@ def saved_overrides(run: Path) -> list[str]:
     refuse_links(run)
     if not file.is_file():
         hint = newest_run_hint(run)
-        raise UserError(f"resume={run}: no run lies there (it has no .hydra/overrides.yaml){hint}")
+        raise UserError(f"resume={run}: not a run (no .hydra/overrides.yaml){hint}")
     parser = OverridesParser.create()
     try:
         saved = cast(list[str], OmegaConf.to_container(OmegaConf.load(file), resolve=False))
@@ -167,7 +165,7 @@ def saved_overrides(run: Path) -> list[str]:
     words = new_words(saved)
     for word, override in zip(words, parser.parse_overrides(words), strict=True):
         if not is_of_run(override):
-            raise UserError(f"resume={run}: its {file.name} holds {word}, which sets more than the run")
+            raise UserError(f"resume={run}: its {file.name} has {word}, which sets more than keys of the run")
     return words
 
 

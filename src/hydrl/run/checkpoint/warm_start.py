@@ -43,11 +43,11 @@ class WarmStart:
         normaliser: its statistics.
         networks: of this run's loss: which part is which argument.
         parts: those the user wants; ``None`` for those that both runs have.
-        taken: how many entries of each part were copied.
-        left: entries that were skipped, and why.
+        copied: how many entries of each part were copied.
+        skipped: the other entries, and why.
         lines: what is printed.
         weights: how many of the copied entries have more than one dimension.
-        exploring: a line on the first actions, where they are not the actor's.
+        exploration_note: a line on the first actions, where they are not the actor's.
         checkpoint: which they are taken from.
         classes: its digests of the user's own classes, see :mod:`hydrl.run.checkpoint.user_classes`.
         scale: the other run's ``encoder.scale``, where it is not this one's.
@@ -60,11 +60,11 @@ class WarmStart:
     normaliser: Mapping[str, Any]
     networks: Mapping[str, str]
     parts: Sequence[str] | None
-    taken: dict[str, int] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)
+    copied: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     weights: int = 0
-    exploring: str = ""
+    exploration_note: str = ""
     checkpoint: Path = Path()
     classes: Any = None
     scale: str = ""
@@ -76,7 +76,7 @@ class WarmStart:
     def lineage(self) -> dict[str, Any]:
         """The entry in the summary."""
         run = str(self.run.absolute())
-        return {"init_from": {"run": run, "frames": self.frames, "taken": self.taken, "left": self.left}}
+        return {"init_from": {"run": run, "frames": self.frames, "taken": self.copied, "left": self.skipped}}
 
 
 def find_warm_start(settings: Mapping[str, Any]) -> WarmStart | None:
@@ -94,7 +94,7 @@ def find_warm_start(settings: Mapping[str, Any]) -> WarmStart | None:
     run = run_folder_of(path)
     refuse_links(run)
     if not checkpoint.archives(run):
-        raise UserError(f"init_from={path}: no run with a checkpoint lies there{newest_run_hint(run)}")
+        raise UserError(f"init_from={path}: no run with a checkpoint{newest_run_hint(run)}")
     try:
         archive = Path(path) if Path(path) != run else checkpoint.find(run, str(which), or_last=True)
         metadata = checkpoint.verify(archive)
@@ -105,7 +105,7 @@ def find_warm_start(settings: Mapping[str, Any]) -> WarmStart | None:
     if not is_well_formed(states["loss"], networks, normaliser):
         raise UserError(f"init_from={path}: {archive} is not as hydrl writes it")
     entries = by_part(states["loss"], networks)
-    require(parts, [*entries, *["normaliser"] * bool(normaliser)], str(run))
+    require_parts(parts, [*entries, *["normaliser"] * bool(normaliser)], str(run))
     scale = find(new_config(metadata["settings"]), "actor.encoder.scale")
     is_other = isinstance(scale, str) and scale != find(settings, "actor.encoder.scale")
     return WarmStart(
@@ -116,14 +116,14 @@ def find_warm_start(settings: Mapping[str, Any]) -> WarmStart | None:
         normaliser=normaliser,
         networks=settings["loss"]["networks"],
         parts=parts,
-        exploring=exploring(settings["exploration"] or {}, settings["collector"]),
+        exploration_note=describe_exploration(settings["exploration"] or {}, settings["collector"]),
         checkpoint=archive,
         classes=metadata.get("classes"),
         scale=scale if is_other else "",
     )
 
 
-def exploring(exploration: Mapping[str, Any], collector: Mapping[str, Any]) -> str:
+def describe_exploration(exploration: Mapping[str, Any], collector: Mapping[str, Any]) -> str:
     """How a new run explores at first, whatever its actor; empty where it acts by the actor.
 
     Args:
@@ -140,7 +140,7 @@ def exploring(exploration: Mapping[str, Any], collector: Mapping[str, Any]) -> s
     if not keys:
         return ""
     now, then = (" ".join(f"{key}={pair[n]}" for key, *pair in keys) for n in (0, 1))
-    return f"exploration begins anew, {now}; to act by the actor's weights from the start write {then}"
+    return f"exploration starts anew, {now}; to act by the actor's weights from the start, write {then}"
 
 
 def is_well_formed(loss: Any, networks: Any, normaliser: Any) -> bool:
@@ -153,7 +153,7 @@ def is_well_formed(loss: Any, networks: Any, normaliser: Any) -> bool:
     return has_tensors and all(isinstance(name, str) for name in (*networks.values(), *loss))
 
 
-def require(parts: Sequence[str] | None, available: Sequence[str], owner: str) -> None:
+def require_parts(parts: Sequence[str] | None, available: Sequence[str], owner: str) -> None:
     """Checks that a run has the parts that the user wants.
 
     Raises:
@@ -203,7 +203,7 @@ def apply(source: WarmStart | None, env: TransformedEnv, learner: Learner) -> No
     own = by_part(learner.components["loss"].state_dict(keep_vars=True), source.networks)
     normaliser = normalizer_state(env)
     available = [*own, *["normaliser"] * bool(normaliser)]
-    require(source.parts, available, "this run")
+    require_parts(source.parts, available, "this run")
     shared = [part for part in available if part in source.entries and part != "targets"]
     if "actor" in shared and have_same_shapes(source.normaliser, normaliser):
         shared.append("normaliser")
@@ -219,14 +219,14 @@ def apply(source: WarmStart | None, env: TransformedEnv, learner: Learner) -> No
         copy_part(source, "targets", targets, learned, {})
     if "normaliser" in parts:
         copy_normalizer(source, env, normaliser)
-    if not (source.weights or source.taken.get("normaliser")):
-        raise UserError(f"init_from={source.path}: no layer of it fits: {shorten(source.left)}")
+    if not (source.weights or source.copied.get("normaliser")):
+        raise UserError(f"init_from={source.path}: no layer fits: {shorten(source.skipped)}")
     add_lines(source, parts)
     spec = env.observation_spec
     images = [key for key in spec.keys(True, True) if is_image(spec, key) and spec[key].dtype != torch.uint8]
-    if images and source.scale and source.taken.get("actor"):
+    if images and source.scale and source.copied.get("actor"):
         source.lines.append(
-            f"the actor had learned from pictures of another scale; encoder.scale={source.scale} has its own"
+            f"the actor was trained on images of another scale; encoder.scale={source.scale} restores it"
         )
 
 
@@ -264,31 +264,31 @@ def copy_part(
         old, new = other.get(name), own.get(name)
         if new is not None and filled.setdefault(id(new), part) != part:
             if old is not None and not (old.shape == new.shape and torch.equal(old.to(new.device), new)):
-                source.left[name] = f"the {filled[id(new)]}'s here, which is shared"
+                source.skipped[name] = f"the {filled[id(new)]}'s here, which is shared"
             continue
         if old is not None and new is not None and old.shape == new.shape:
             new.copy_(old)
             count += 1
             source.weights += new.ndim > 1
         else:
-            source.left[f"targets.{name}" if part == "targets" else name] = compare_shapes(old, new)
-    source.taken[part] = count
+            source.skipped[f"targets.{name}" if part == "targets" else name] = compare_shapes(old, new)
+    source.copied[part] = count
 
 
 def copy_normalizer(source: WarmStart, env: TransformedEnv, own: Mapping[str, Any]) -> None:
     """Copies statistics into the normalizers of the same position, kind and shape."""
     state, count = {}, 0
     for position, statistics in own.items():
-        saved, left = source.normaliser.get(position, {}), dict[str, tuple[Tensor | None, Tensor]]()
-        for name, new in statistics.items():
-            if (old := saved.get(name)) is None or old.shape != new.shape:
-                left[name] = old, new
-        source.left |= {f"normaliser.{position}.{name}": compare_shapes(*pair) for name, pair in left.items()}
-        copies = {name: saved[name].to(value.device) for name, value in statistics.items() if not left}
+        saved = source.normaliser.get(position, {})
+        shapes = {name: value.shape for name, value in saved.items()}
+        misfits = {name: new for name, new in statistics.items() if shapes.get(name) != new.shape}
+        for name, new in misfits.items():
+            source.skipped[f"normaliser.{position}.{name}"] = compare_shapes(saved.get(name), new)
+        copies = {name: saved[name].to(new.device) for name, new in statistics.items() if not misfits}
         state[position] = copies or statistics
         count += len(copies)
     load_normalizer(env, state, running=True)
-    source.taken["normaliser"] = count
+    source.copied["normaliser"] = count
 
 
 def compare_shapes(old: Tensor | None, new: Tensor | None) -> str:
@@ -297,22 +297,22 @@ def compare_shapes(old: Tensor | None, new: Tensor | None) -> str:
     return f"{other} there, {own} here"
 
 
-def shorten(left: Mapping[str, str]) -> str:
+def shorten(skipped: Mapping[str, str]) -> str:
     """The first entries that do not fit, and how many more there are."""
-    more = len(left) - SHOWN
-    shown = "; ".join(f"{name} is {why}" for name, why in list(left.items())[:SHOWN])
+    more = len(skipped) - SHOWN
+    shown = "; ".join(f"{name} is {why}" for name, why in list(skipped.items())[:SHOWN])
     return f"{shown}; and {more} more" if more > 0 else shown
 
 
 def add_lines(source: WarmStart, parts: Sequence[str]) -> None:
     """Adds the lines that are printed."""
-    taken = ", ".join(f"{part} ({count:,})" for part, count in source.taken.items())
-    source.lines.append(f"begins with entries of {source.run} after {source.frames:,} frames: {taken}")
-    if source.left:
-        source.lines.append(f"{len(source.left):,} entries do not fit and are left: {shorten(source.left)}")
-    if source.taken.get("actor") and source.exploring:
-        source.lines.append(source.exploring)
-    if "actor" in parts and source.normaliser and not source.taken.get("normaliser"):
+    taken = ", ".join(f"{part} ({count:,})" for part, count in source.copied.items())
+    source.lines.append(f"weights of {source.run} after {source.frames:,} frames, copied entries: {taken}")
+    if count := len(source.skipped):
+        source.lines.append(f"{count:,} entries do not fit, not copied: {shorten(source.skipped)}")
+    if source.copied.get("actor") and source.exploration_note:
+        source.lines.append(source.exploration_note)
+    if "actor" in parts and source.normaliser and not source.copied.get("normaliser"):
         source.lines.append(
-            "the actor had learned from normalised observations, and their statistics are not taken"
+            "the actor was trained on normalised observations, and their statistics are not copied"
         )

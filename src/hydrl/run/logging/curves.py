@@ -25,34 +25,26 @@ def save_curves(
     followed: Sequence[str] = (),
     ends: Mapping[str, tuple[int, float]] | None = None,
 ) -> None:
-    """Draws the training and evaluation returns of a run; evaluation with one standard deviation.
+    """Draws the training and evaluation returns of a run.
 
     Args:
         metrics: the rows of ``metrics.csv``.
         path: of the PNG file.
         title: above the curves.
         solved_at: return of the dashed line; ``None`` draws none.
-        frames_are: the label of the frames.
-        training: the label of the training returns.
+        frames_are, training: labels of the frames and of the training returns.
         final: frames, mean and standard deviation of the final evaluation.
         followed: metrics of Gymnasium's ``info``; each has a panel of its own.
         ends: frames and value of ``eval/NAME`` in the final evaluation.
     """
     from matplotlib.figure import Figure
 
-    frames, train, mean, std = (
-        np.array([row.get(column, np.nan) for row in metrics.rows]) for column in COLUMNS
-    )
     columns = {*(ends or {})}.union(*metrics.rows)
     panels = [name for name in followed if {f"train/{name}", f"eval/{name}"} & columns]
     heights = [4.0, *(1.6 for _ in panels)]
     figure = Figure(figsize=(7, sum(heights)), dpi=150, layout="constrained")
     axes, *below = figure.subplots(len(heights), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    if (known := ~np.isnan(train)).any():
-        mark = "." if known.sum() < 60 else ""  # where episodes end: a line of few says little
-        axes.plot(frames[known], train[known], color="#E69F00", marker=mark, label=training)
-    if (known := ~np.isnan(mean)).any():
-        draw_evaluations(axes, frames[known], mean[known], std[known])
+    draw_returns(axes, metrics, training)
     if final is not None:
         axes.errorbar(*final, fmt="D", color="#009E73", capsize=3, label="final evaluation")
     if not axes.has_data():
@@ -73,8 +65,17 @@ def save_curves(
         figure.savefig(partial, format="png")
 
 
-def draw_evaluations(axes: Any, frames: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
-    """Draws means with one standard deviation: a band, or a bar where there is only one mean."""
+def draw_returns(axes: Any, metrics: MetricsFile, training: str) -> None:
+    """Draws training returns, and evaluations with one standard deviation: a band, or a bar for only one."""
+    frames, train, mean, std = (
+        np.array([row.get(column, np.nan) for row in metrics.rows]) for column in COLUMNS
+    )
+    if (known := ~np.isnan(train)).any():
+        mark = "." if known.sum() < 60 else ""  # where episodes end: a line of few says little
+        axes.plot(frames[known], train[known], color="#E69F00", marker=mark, label=training)
+    if not (known := ~np.isnan(mean)).any():
+        return
+    frames, mean, std = frames[known], mean[known], std[known]
     if len(frames) == 1:
         axes.errorbar(frames, mean, std, fmt="none", ecolor="#0072B2", capsize=3)
     axes.fill_between(frames, mean - std, mean + std, color="#0072B2", alpha=0.2, linewidth=0)

@@ -80,27 +80,6 @@ class MetricsFile:
             writer.writerows(self.rows)
 
 
-def build_loggers(
-    builders: Mapping[str, Callable[..., Logger]],
-    *,
-    directory: Path,
-    config: Mapping[str, Any],
-    name: str,
-    run_ids: Mapping[str, str],
-) -> dict[str, Logger]:
-    """Starts the chosen loggers.
-
-    Args:
-        builders: by name.
-        directory: the run folder.
-        config: the run's settings as they are saved.
-        name: the run's name.
-        run_ids: of a resumed run, at the loggers that know it by one.
-    """
-    shared = {"directory": directory, "config": config, "name": name}
-    return {key: build(**shared, run_id=run_ids.get(key)) for key, build in builders.items()}
-
-
 def tensorboard(*, directory: Path, config: dict[str, Any], name: str, run_id: str | None = None) -> Logger:
     """TensorBoard event files under ``tensorboard/`` in the run folder; a resumed run adds one of its own."""
     from torch.utils.tensorboard.summary import hparams

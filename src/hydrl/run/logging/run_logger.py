@@ -68,37 +68,14 @@ class RunInfo:
         return f"{self.algo} on {self.task}, seed {self.seed}"
 
 
-def open_logger(
-    run_dir: Path,
-    builders: Mapping[str, Callable[..., Logger]],
-    info: RunInfo,
-    progress: Progress,
-    metrics: Metrics,
-    clock: Clock,
-) -> "RunLogger":
-    """Saves the configuration in the run folder, starts the chosen loggers and returns the run's logger.
-
-    Args:
-        run_dir: the run folder.
-        builders: of the chosen loggers, by name.
-        info, progress, metrics, clock: as of :class:`RunLogger`.
-    """
-    save_config(run_dir, info.config)
-    run_ids = info.start.run_ids if info.start else {}
-    loggers = backends.build_loggers(
-        builders, directory=run_dir, config=info.config, name=info.name, run_ids=run_ids
-    )
-    return RunLogger(run_dir, loggers, info, progress, metrics, clock)
-
-
 class RunLogger:
     """Writes the log rows and results of a run to its folder, the console and the chosen loggers.
 
-    The loop's time counts from when it is built.
+    Building it starts the loggers, and the loop's time.
 
     Args:
-        run_dir: the run folder, with its configuration.
-        loggers: TorchRL's, by name.
+        run_dir: the run folder, which gets the configuration.
+        builders: of the chosen loggers, by name.
         info: what the run is.
         progress, metrics, clock: the run's, which it reports.
     """
@@ -106,13 +83,17 @@ class RunLogger:
     def __init__(
         self,
         run_dir: Path,
-        loggers: Mapping[str, Logger],
+        builders: Mapping[str, Callable[..., Logger]],
         info: RunInfo,
         progress: Progress,
         metrics: Metrics,
         clock: Clock,
     ) -> None:
-        self.directory, self.loggers, self.info = run_dir, dict(loggers), info
+        save_config(run_dir, info.config)
+        shared = {"directory": run_dir, "config": info.config, "name": info.name}
+        run_ids = info.start.run_ids if info.start else {}
+        self.loggers = {key: build(**shared, run_id=run_ids.get(key)) for key, build in builders.items()}
+        self.directory, self.info = run_dir, info
         self.progress, self.metrics, self.clock = progress, metrics, clock
         self.file = backends.MetricsFile(run_dir / "metrics.csv")
         self.forked_from = info.start.forked_from if info.start else None
@@ -180,7 +161,7 @@ class RunLogger:
             RunError: naming it.
         """
         if not (self.directory / CONFIG).exists():
-            raise RunError(f"{self.directory} is gone or not whole: it was deleted or moved under the run")
+            raise RunError(f"{self.directory} was deleted or moved during the run")
 
     def say_cut(self, evaluation: Evaluation) -> None:
         """Prints that episodes of an evaluation were cut short, if any were."""
@@ -188,7 +169,7 @@ class RunLogger:
             steps = int(evaluation.lengths.max())
             self.say(
                 f"{cut} of {len(evaluation.returns)} episodes were still running after {steps:,} steps and "
-                f"count as they stand; eval.max_steps={10 * steps:_} lets them go on"
+                f"count as they are; eval.max_steps={10 * steps:_} lets them continue"
             )
 
     def say_missing_info(self, row: dict[str, float]) -> None:
@@ -214,11 +195,11 @@ class RunLogger:
         source = (self.forked_from or self.directory) / "metrics.csv"
         if (again := self.file.keep(state["rows"], source)) and self.run_ids and not self.forked_from:
             self.say(
-                f"{', '.join(self.run_ids)}: keeps {again} log rows that it was sent after this checkpoint; "
-                "where they come otherwise now, metrics.csv is right"
+                f"{', '.join(self.run_ids)}: keeps the {again} log rows sent after this checkpoint; if they "
+                "differ from new ones, metrics.csv is right"
             )
         if (count := len(self.file.rows)) < state["rows"]:
-            self.say(f"{source} has {count} of the {state['rows']} rows of before; the others are lost")
+            self.say(f"{source} has only {count} of {state['rows']} earlier rows; the others are lost")
         self.waiting = [*state.get("held", [])]  # this and the next are not in those of older runs
         self.lineage = {**state.get("lineage", {}), **self.lineage}
         (self.directory / "summary.json").unlink(missing_ok=True)
@@ -242,7 +223,7 @@ class RunLogger:
         if self.metrics.episodes:  # of batches since the last row
             self.write()
         for frames in progress.awaited:
-            self.say(f"the evaluation after {frames:,} frames was not over; a resumed run plays it anew")
+            self.say(f"the evaluation after {frames:,} frames was not finished; a resumed run repeats it")
         self.write_waiting(inf)
         if final:  # after the last row and checkpoint: a longer run goes on as if it had not been
             progress.evaluated(final, self.clock.elapsed)

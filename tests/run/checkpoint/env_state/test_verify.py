@@ -15,18 +15,17 @@ TINY = ["~tuned", "algo=ppo", "env=gym", "collector.num_envs=2", "collector.fram
 TINY += ["minibatches.size=32", "minibatches.epochs=1", "eval.every_frames=64", "eval.episodes=2"]
 TINY += ["eval.final_episodes=2", "eval.max_steps=10", "log_every_frames=64", "checkpoint_every_frames=64"]
 TINY += ["actor.num_cells=[16,16]", "critic.num_cells=[16,16]"]
-TOLD = "where this run is resumed the environments start anew: "
+TOLD = "if this run is resumed, its episodes start anew: "
 REASONS = {
-    "OfTheModule": "put back where they stood, they gave another",
-    "OfAFunction": "put back where they stood, they gave another",
-    "OfALibrary": "put back where they stood, they gave another",
-    "OfTheClock": "put back where they stood, they gave another",
-    "Unseeded": "put back where they stood, they gave another",
-    "Hidden": "put back where they stood, they gave another",
-    "Swapped": "put back where they stood, they fail (ValueError: Swapped stands "
-    "where tests.fakes.stateful_envs:Other",
-    "Touchy": "put back where they stood, they fail (OSError: no such connection)",
-    "Port": "no second one can be made beside them (OSError: address already in use)",
+    "OfTheModule": "a restored copy gave another",
+    "OfAFunction": "a restored copy gave another",
+    "OfALibrary": "a restored copy gave another",
+    "OfTheClock": "a restored copy gave another",
+    "Unseeded": "a restored copy gave another",
+    "Hidden": "a restored copy gave another",
+    "Swapped": "a restored copy fails (ValueError: Swapped stands where tests.fakes.stateful_envs:Other",
+    "Touchy": "a restored copy fails (OSError: no such connection)",
+    "Port": "no second environment can be made (OSError: address already in use)",
 }
 
 
@@ -47,7 +46,7 @@ def test_what_is_found_by_reading_goes_on_exactly(name, run, batches, said, monk
     assert killed(whole, tmp_path / "halves") == 64
     torch.rand(7)
     halves = run(*task, "total_frames=128", "resume=auto", folder="halves")
-    assert "all goes on as it stood" in said()
+    assert "everything continues exactly" in said()
     assert batches == unbroken[1:]
     for part in ("loss", "optimizer", "normaliser", "rng", "collector"):
         assert digest(saved(halves, part)) == digest(saved(whole, part)), part
@@ -82,9 +81,7 @@ def test_where_reading_finds_too_little_the_episodes_start_anew_and_the_run_goes
     assert saved(folder, "collector")["simulator"] is None
     monkeypatch.setattr(stateful_envs.Port, "limit", 4)
     run(*task, "total_frames=128", "resume=auto")
-    assert re.search(
-        r"resumed after 64 frames from \S+; the environments start anew: " + re.escape(reason), said()
-    )
+    assert re.search(r"resumed after 64 frames from \S+; episodes start anew: " + re.escape(reason), said())
 
 
 @pytest.mark.parametrize(
@@ -107,9 +104,7 @@ def test_a_run_that_kept_what_cannot_be_put_back_goes_on(name, run, said, monkey
     assert TOLD not in said()
     run(*task, "total_frames=128", "resume=auto")
     found = said()
-    assert re.search(
-        r"resumed after 64 frames from \S+; the environments start anew: " + re.escape(reason), found
-    )
+    assert re.search(r"resumed after 64 frames from \S+; episodes start anew: " + re.escape(reason), found)
     assert TOLD + reason in found
     assert archive.frames_of(archive.find(folder, "last")) == 128
 
@@ -121,7 +116,7 @@ def test_what_another_process_finds_another_is_told_there(run, said, monkeypatch
     assert TOLD not in said()
     monkeypatch.setattr(stateful_envs, "SECONDS", 1)
     run(*task, "total_frames=128", "resume=auto")
-    assert "the environments start anew: put back where they stood, they gave another" in said()
+    assert "episodes start anew: a restored copy gave another" in said()
 
 
 def test_a_table_that_a_fresh_environment_holds_too_is_not_kept(run, said, monkeypatch):
@@ -135,4 +130,4 @@ def test_a_table_that_a_fresh_environment_holds_too_is_not_kept(run, said, monke
     assert TOLD not in said()
     monkeypatch.setattr(stateful_envs.Prices, "rows", 90_000)
     run(*task, "total_frames=128", "resume=auto", folder=f"of {num_envs}")
-    assert "the environments start anew: put back where they stood, they fail (ValueError: a table" in said()
+    assert "episodes start anew: a restored copy fails (ValueError: a table" in said()

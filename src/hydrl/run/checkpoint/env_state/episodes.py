@@ -35,7 +35,7 @@ class RunningEpisodes:
             try:
                 env_state = capture(self.env, self.rehearsal.fresh)
             except NotCapturedError as error:
-                reason = f"{error} is neither plain data nor known to be constant"
+                reason = f"the state of {error} cannot be saved"
         return self.collector.state(running=env_state is not None) | {"simulator": env_state}, reason
 
     def rehearse(self) -> str | None:

@@ -28,7 +28,7 @@ ENDS = ("done", "terminated", "truncated")
 
 
 class CannotResumeError(Exception):
-    """Why episodes start anew: the message follows "the environments start anew:"."""
+    """Why episodes start anew: the message follows "episodes start anew:"."""
 
 
 class Rehearsal:
@@ -116,7 +116,7 @@ class Rehearsal:
             with preserve_rng():
                 other = self.make_env()
         except Exception as error:
-            raise CannotResumeError(f"no second one can be made beside them ({one_line(error)})") from error
+            raise CannotResumeError(f"no second environment can be made ({one_line(error)})") from error
         with as_cannot_resume():
             try:
                 yield other
@@ -176,7 +176,7 @@ def compare(expected: Mapping[str, str], actual: Mapping[str, str]) -> None:
     """
     if different := [name for name in sorted(expected) if actual.get(name) != expected[name]]:
         names = " and another ".join(different)
-        raise CannotResumeError(f"put back where they stood, they gave another {names}")
+        raise CannotResumeError(f"a restored copy gave another {names}")
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def as_cannot_resume() -> Iterator[None]:
     except CannotResumeError:
         raise
     except Exception as error:  # whatever a task's own code may raise
-        raise CannotResumeError(f"put back where they stood, they fail ({one_line(error)})") from error
+        raise CannotResumeError(f"a restored copy fails ({one_line(error)})") from error
 
 
 def one_line(error: Exception) -> str:

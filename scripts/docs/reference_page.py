@@ -1,0 +1,143 @@
+"""The pages ``docs/reference/``: configuration keys, metrics and the command line."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hydrl import metric_names
+from hydrl.__main__ import SCRIPTS
+from hydrl.config import CONFIGS, ROOT
+from hydrl.config.schema import NETWORKS, RULES
+from hydrl.config.tree import find, option_names, paths, read_option
+from hydrl.run.logging.html import code, fenced, table
+from scripts.docs.keys import capitalised, default, file_comment, first_sentence, in_cell, meaning, range_of
+
+WRITTEN = "<!-- Written by python scripts/docs/pages.py from configs/, src/ and scripts/. -->"
+KEYS = """\
+# Configuration keys
+
+Every key of a run with its default, what it may hold and what it means. Where options differ, the default
+names them. An algorithm sets some keys itself: [algorithms](../algorithms.md) has the values of each.
+`python train.py … --cfg job --resolve` prints those of a run.
+"""
+# Groups in the order of the loop; what chooses of several groups is on other pages.
+GROUPS = ["collector", "transforms", "encoder", "rnn", "layers", *NETWORKS, "exploration", "buffer", "data"]
+GROUPS += ["minibatches", "loss", "target", "optim", "schedule", "logger"]
+METRICS = """\
+# Metrics
+
+Columns of `metrics.csv`, keys of `summary.json` and names in the loggers. Returns are the environment's own,
+before any reward transform. `loss/…` are the terms of the loss, means over the batch; a value followed in
+`info` is `train/NAME` and `eval/NAME`. [A run](../running.md#metrics) explains the important ones.
+"""
+COMMANDS = """\
+# Command line
+
+`hydrl` runs `train.py` and the scripts from any folder; `hydrl evaluate …` is `python scripts/evaluate.py …`.
+
+| command | what it does |
+| --- | --- |
+| `python train.py GROUP=OPTION KEY=VALUE …` | trains; [all keys](keys.md) |
+| `python train.py --help` | lists groups and options |
+| `python train.py … --cfg job --resolve` | prints every key and its value and does not train |
+| `python train.py … --info defaults-tree` | prints which file each option came from |
+| `python train.py … --config-dir=conf` | also reads options of your own in `conf/GROUP/NAME.yaml` |
+| `python train.py -m KEY=A,B …` | [sweeps](../sweeps.md) over values |
+| `python train.py resume=RUN` | [resumes](../resuming.md); `resume=auto` what the run folder holds |
+| `+KEY=VALUE` | adds a key that no file has |
+| `~KEY` | removes a key |
+| `hydrl docs` | prints the folder of this documentation |
+
+A value with spaces, brackets or commas is quoted as the shell needs it: `'actor.num_cells=[64,64]'`.
+
+## Exit codes
+
+| code | meaning |
+| --- | --- |
+| 0 | finished |
+| 1 | a run failed, or could not write its files |
+| 2 | a mistake in keys, values or their combination; nothing was started |
+| 3 | a loss or gradient was NaN or infinite |
+| 130, 143 | stopped by Ctrl-C (SIGINT) or SIGTERM; the run was saved |
+"""
+
+
+def make_pages() -> dict[str, str]:
+    """Markdown of each ``reference/PAGE.md``, by name."""
+    pages = {"keys": keys_page(), "metrics": metrics_page(), "command_line": commands_page()}
+    return {f"reference/{name}.md": text for name, text in pages.items()}
+
+
+def keys_page() -> str:
+    """All keys: the run's own, then each group's."""
+    parts = [KEYS.strip(), WRITTEN, "## Run"]
+    root = yaml.safe_load((CONFIGS / "train.yaml").read_text(encoding="utf-8"))
+    own = {key: value for key, value in root.items() if key not in ("defaults", "hydra", "loss", *GROUPS)}
+    cells = [
+        [code(key), default(value), range_of(key, own), meaning(key, own, {})] for key, value in leaves(own)
+    ]
+    parts += [table(["key", "default", "range", "meaning"], cells)]
+    for group in GROUPS:
+        parts += group_section(
+            group, {name: read_option(f"/{group}/{name}") for name in option_names(CONFIGS / group)}
+        )
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def group_section(group: str, options: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A group: its options with what they are, and the keys of all of them."""
+    described = [
+        [
+            code(f"{group}={name}"),
+            in_cell(capitalised(first_sentence(file_comment(CONFIGS / group / f"{name}.yaml")))),
+        ]
+        for name in options
+    ]
+    rows: dict[str, dict[str, list[str]]] = {}
+    for name, values in options.items():
+        for key, value in leaves(values):
+            if group == "loss" and key.startswith(("networks.", "keys.")):
+                continue  # wiring, which its page has
+            rows.setdefault(key, {}).setdefault(default(value), []).append(name)
+    cells = []
+    for key, names_by_default in rows.items():
+        ((_, (first, *_)), *_) = names_by_default.items()
+        path, values = f"{group}.{key}", {group: options[first]}
+        sentence = meaning(path, values, {group: first})
+        defaults = [
+            value if len(names_by_default) == 1 else f"{value} ({', '.join(names)})"
+            for value, names in names_by_default.items()
+        ]
+        cells.append([code(path), ", ".join(defaults), range_of(path, values), sentence])
+    parts = [f"## {group}", table(["option", ""], described)]
+    return [*parts, table(["key", "default", "range", "meaning"], cells) if cells else ""]
+
+
+def leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Dotted keys with their values, without what names a component or a rule."""
+    for key in paths(values):
+        value, parts = find(values, key), key.split(".")
+        hidden = any(part in RULES or re.fullmatch("_.*_", part) for part in parts)
+        if not hidden and (not isinstance(value, dict) or not value):
+            yield key, value
+
+
+def metrics_page() -> str:
+    """Each metric's name with what it means."""
+    source = Path(str(metric_names.__file__)).read_text(encoding="utf-8")
+    names = re.findall(r'^[A-Z_]+ = "([^"]+)"(?:  # (.*))?$', source, re.M)
+    cells = [[code(name), in_cell(capitalised(comment))] for name, comment in names]
+    return "\n\n".join([METRICS.strip(), WRITTEN, table(["metric", "meaning"], cells)]) + "\n"
+
+
+def commands_page() -> str:
+    """The command line: train.py's words, exit codes, and each script's help."""
+    parts = [COMMANDS.strip(), WRITTEN]
+    for name, script in SCRIPTS.items():
+        help_text = ast.get_docstring(ast.parse((ROOT / script).read_text(encoding="utf-8"))) or ""
+        parts += [f"## hydrl {name}", fenced(help_text, "text")]
+    return "\n\n".join(parts) + "\n"
