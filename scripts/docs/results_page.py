@@ -128,6 +128,8 @@ def write_page(
         how.append(f"- {command}: {tuning_note(row['overrides'])}")
     names = ["`python train.py`", "seeds", "environment", "IQM [95%]", "mean ± std", "frames", "published"]
     parts = ["## Beside what others published", table(names, cells), declared["notes"].strip()]
+    if (sb3 := page.with_suffix("") / "sb3.md").is_file():
+        parts += ["## Stable-Baselines3's defaults on both sides", sb3.read_text(encoding="utf-8").strip()]
     parts += ["## How each was tuned", "\n".join(how)]
     options: dict[str, Any] = {"figure_prefix": f"{page.stem}/", "formats": ("png", "svg")}
     text = "\n\n".join(parts)

@@ -11,6 +11,7 @@ import sqlite3
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +24,7 @@ import pytest
 from matplotlib import image
 from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
 from optuna.trial import TrialState
 
 from hydrl.config import CONFIGS
@@ -457,6 +459,14 @@ def test_a_search_of_another_name_has_the_same_database_and_a_folder_is_one_proc
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with pytest.raises(UserError, match=r"in use by another process.* its own out=DIR"):
             shared(monkeypatch, tmp_path, "two", outcome=ends)
+
+
+def test_a_shared_search_shows_no_warning_of_optuna(monkeypatch, tmp_path):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        shared(monkeypatch, tmp_path, "one", "trials=1", outcome=ends)
+    of_optuna = [warning for warning in caught if "eartbeat" in str(warning.message)]
+    assert not [*of_optuna, *(warning for warning in caught if warning.category is ExperimentalWarning)]
 
 
 def test_the_best_of_all_is_told_with_its_machine(monkeypatch, tmp_path, capsys):

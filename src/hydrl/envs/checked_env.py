@@ -1,11 +1,11 @@
 """A Gymnasium wrapper that copies arrays and checks values, so that mistakes become one-line messages."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from functools import wraps
 from traceback import walk_tb
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -19,24 +19,16 @@ from hydrl.specs import MASK
 
 CHECKED_STEPS = 100  # first steps of a task that are held against what its spaces say
 HUGE_REWARD = 1e6  # a reward beyond it is more likely a mistake than meant
-Method = TypeVar("Method", bound=Callable[..., Any])
 CHECK_ENV = "Check it by gymnasium.utils.env_checker.check_env(ENV)."
 
 
-def without_checker_warnings(method: Method) -> Method:
-    """A method whose first calls warn of nothing if they raise: Gymnasium's checker repeats the error."""
-
-    @wraps(method)
-    def call(self: "CheckedEnv", *args: Any, **kwargs: Any) -> Any:
-        if self.steps_to_check < CHECKED_STEPS:
-            return method(self, *args, **kwargs)
-        with warnings.catch_warnings(record=True) as caught:
-            result = method(self, *args, **kwargs)
-        for warning in caught:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        return result
-
-    return cast(Method, call)
+@contextmanager
+def warnings_unless_error() -> Iterator[None]:
+    """Passes warnings on if nothing is raised: Gymnasium's checker warns of what an error says anyway."""
+    with warnings.catch_warnings(record=True) as caught:
+        yield
+    for warning in caught:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 class CheckedEnv(gymnasium.Wrapper):
@@ -71,12 +63,16 @@ class CheckedEnv(gymnasium.Wrapper):
             self.observation_space = without_bounds(space)
         self.steps_to_check = CHECKED_STEPS if self.unwrapped.spec else 0  # steps that are still looked at
 
-    @without_checker_warnings
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins an episode; a seed also seeds the environment's spaces.
 
         An empty dictionary of options, which a vector makes of a mask, is passed on as ``None``.
         """
+        with warnings_unless_error() if self.steps_to_check == CHECKED_STEPS else nullcontext():
+            return self.checked_reset(seed, options)
+
+    def checked_reset(self, seed: int | None, options: dict | None) -> tuple[Any, dict]:
+        """See :meth:`reset`."""
         if seed is not None:
             seed_spaces(self, seed)
         try:
@@ -94,7 +90,6 @@ class CheckedEnv(gymnasium.Wrapper):
             self.check_values(observation, 0.0, info)
         return observation, {}
 
-    @without_checker_warnings
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         """One step.
 
@@ -102,6 +97,13 @@ class CheckedEnv(gymnasium.Wrapper):
             UserError: for an observation of another shape or dtype than its space, or a reward that is not a
                 scalar.
         """
+        if self.steps_to_check == CHECKED_STEPS:
+            with warnings_unless_error():
+                return self.checked_step(action)
+        return self.checked_step(action)
+
+    def checked_step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        """See :meth:`step`."""
         if isinstance(action, np.ndarray):
             action = action.copy()
         try:

@@ -163,7 +163,9 @@ class Search:
     def trials(self, pool: ProcessPool) -> Iterator[Iterator[None]]:
         """Samples trials until there are enough."""
         while self.needs_trials():
-            yield self.evaluate(self.study.ask(self.plan.space), pool)
+            with search_storage.without_warnings():
+                trial = self.study.ask(self.plan.space)
+            yield self.evaluate(trial, pool)
 
     def needs_trials(self) -> bool:
         """Whether trials are missing; stale ones do not count."""

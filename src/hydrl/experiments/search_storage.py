@@ -65,9 +65,10 @@ def fail_stale(study: optuna.Study) -> None:
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Context without Optuna's warning that heartbeats are experimental."""
+    """Context without Optuna's warnings that heartbeats are experimental and meant for its own loop."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
+        warnings.filterwarnings("ignore", "Heartbeat of storage")
         yield
 
 

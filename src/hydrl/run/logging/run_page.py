@@ -33,12 +33,7 @@ def write_run_page(
         config: the run's settings as they are saved.
     """
     videos = sorted((run / "videos").glob("*.mp4"))  # final.mp4 sorts after those named by frames
-    command = [
-        "python",
-        "train.py",
-        *user_dirs.folder_options(user_dirs.saved_folders(run)),
-        *typed_words(),
-    ]
+    command = ["python", "train.py", *user_dirs.folder_options(user_dirs.saved_folders(run)), *typed_words()]
     sections = [
         f"# {as_text(title)}",
         headline(summary),
@@ -94,9 +89,9 @@ def set_options() -> dict[str, str]:
 
 def default_options(name: str) -> dict[str, str | None]:
     """The options that a file's defaults list chooses, by group; none where there is no such file."""
-    options = {}
+    options: dict[str, str | None] = {}
     for file in (folder / f"{name}.yaml" for folder in user_dirs.option_folders()):
-        for entry in OmegaConf.load(file).get("defaults", []) if file.is_file() else []:
+        for entry in OmegaConf.select(OmegaConf.load(file), "defaults") or [] if file.is_file() else []:
             if OmegaConf.is_dict(entry):
                 options |= {str(key).split("/")[-1].split()[-1]: option for key, option in entry.items()}
     return options
