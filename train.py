@@ -76,7 +76,7 @@ def build(settings: Settings, point: ResumePoint | None) -> SimpleNamespace:
     run.metrics = Metrics(run.learners, run.exploration, data if settings.from_data else None)
     warm_start.apply(source, env, run.learners[-1])
     run.schedule = make("schedule")(run.learners[-1].optimizer, settings.anneal_batches)
-    run.make_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
+    run.make_env = partial(make_env, num_envs=settings.num_envs, normalizer=normaliser())
     collector = bind_accepted(make("collector"), data=data)
     run.collect = partial(collector, env, run.make_env, policy, seed=seed, device=device)
     play = {"max_steps": settings.eval.max_steps, "play": family.evaluate}

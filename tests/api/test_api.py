@@ -423,7 +423,7 @@ def test_a_sweep_is_the_command_line_s(tmp_path, monkeypatch):
             return 1
 
     monkeypatch.setattr(runs.subprocess, "Popen", Process)
-    with pytest.raises(RunError, match="ended with exit code 1"):
+    with pytest.raises(RunError, match="failed with exit code 1"):
         hydrl.sweep("env=cartpole", algo=["ppo", "dqn"], seed=[0, 1], folder=tmp_path)
     words = ["env=cartpole", "algo=ppo,dqn", "seed=0,1", f"hydra.sweep.dir={tmp_path}"]
     assert commands == [[sys.executable, str(runs.ROOT / "train.py"), "-m", *words]]

@@ -57,18 +57,26 @@ def check_signatures(values: Values) -> None:
     check_data(values)
 
 
-def check_limits(values: Values, limits: Mapping[str, str]) -> Mistakes:
-    """Values within the limits that options' YAML and hydrl's signatures state; rules compare them later."""
+def check_limits(values: Values, limits: Mapping[str, str]) -> dict[str, str]:
+    """Mistakes in values by the limits of options' YAML and of hydrl's signatures, which import PyTorch.
+
+    Signatures are read only if no mistake is found in a typed key before.
+    """
+    mistakes: dict[str, str] = {}
+    for key, limit in limits.items():
+        above, _, name = key.rpartition(".")
+        if name in (find(values, above) or {}):
+            mistakes |= dict(check_value(key, type_of(key, limit), values))
+    if mistakes.keys() & set(map(key_of, typed_words())):
+        return mistakes
+    others: dict[str, str] = {}
     for path, node in targets(values):
         with suppress(Exception):  # of an import, which has a message of its own later
             kinds = limited_parameters(get_object(node["_target_"]))
             for key in kinds.keys() & node.keys():
                 if not isinstance(node[key], Mapping):
-                    yield from check_value(f"{path}.{key}", kinds[key], values)
-    for key, limit in limits.items():
-        above, _, name = key.rpartition(".")
-        if name in (find(values, above) or {}):
-            yield from check_value(key, type_of(key, limit), values)
+                    others |= dict(check_value(f"{path}.{key}", kinds[key], values))
+    return others | mistakes
 
 
 def check_data(values: Values) -> None:

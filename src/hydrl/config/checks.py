@@ -38,7 +38,7 @@ def check(values: Values, limits: Mapping[str, str]) -> None:
     Raises:
         UserError: naming the key, the value and what would do.
     """
-    if mistakes := dict(check_limits(values, limits)):
+    if mistakes := check_limits(values, limits):
         raise ConfigError(without_copies(mistakes, values))
     for name in ("frames", "envs"):  # train.py asks every collector for them
         if quantity(values, name) is None:

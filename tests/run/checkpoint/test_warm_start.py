@@ -174,7 +174,7 @@ def test_of_a_task_of_another_size_what_fits_is_taken_and_the_rest_is_named(ppo,
         found["loss"]["critic_network.module.2.weight"],
         saved(ppo, "loss")["critic_network.module.2.weight"],
     )
-    assert "their statistics are not taken" in found["source"].lines[-1]
+    assert "their statistics are not copied" in found["source"].lines[-1]
 
 
 def test_running_statistics_run_on_for_as_long_as_in_a_new_run(run):
@@ -193,7 +193,7 @@ def test_a_run_begun_so_is_resumed_exactly_without_the_other(ppo, tmp_path):
     words = [*PPO, "transforms=normalized", "init_stats_frames=200", f"init_from={other}", "seed=1"]
     done = typed(*words, "init_from.parts=[actor,normaliser]", f"hydra.run.dir={tmp_path / 'whole'}")
     assert done.returncode == 0, done.stderr
-    assert "after 256 frames: actor (6), normaliser (2)" in done.stdout.replace("\n", " ")
+    assert "after 256 frames, copied entries: actor (6), normaliser (2)" in done.stdout.replace("\n", " ")
     told = json.loads((tmp_path / "whole" / "summary.json").read_text())["init_from"]
     assert told["run"] == str(other)
     assert told["taken"] == {"actor": 6, "normaliser": 2}
@@ -283,9 +283,9 @@ def test_what_a_stranger_put_there_is_refused_in_a_line(ppo, tmp_path, normalise
 )
 def test_how_a_run_explores_at_first_is_said(exploration, frames, now, then):
     line = f"exploration starts anew, {now}; to act by the actor's weights from the start, write {then}"
-    assert warm_start.exploring(exploration, {"init_random_frames": frames}) == line
+    assert warm_start.describe_exploration(exploration, {"init_random_frames": frames}) == line
     ended = dict.fromkeys(exploration, 0.1)
-    assert warm_start.exploring(ended, {"init_random_frames": 0}) == ""
+    assert warm_start.describe_exploration(ended, {"init_random_frames": 0}) == ""
 
 
 def test_a_greedy_policy_that_is_taken_into_dqn_is_said_to_explore(run, capsys):
