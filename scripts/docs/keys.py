@@ -86,8 +86,8 @@ def value_comment(option: str, key: str) -> str:
 @cache
 def parameter_sentences(target: str) -> Mapping[str, str]:
     """The first sentence on each parameter in the docstrings of a class or function, by its dotted path."""
-    made = get_object(target)
-    classes = inspect.getmro(made)[:-1] if inspect.isclass(made) else [made]
+    component = get_object(target)
+    classes = inspect.getmro(component)[:-1] if inspect.isclass(component) else [component]
     documents = [
         document for cls in classes for document in (cls, getattr(cls, "__init__", None)) if document
     ]
@@ -97,7 +97,7 @@ def parameter_sentences(target: str) -> Mapping[str, str]:
         for name, sentence in docstring_parameters(text):
             sentences.setdefault(name, sentence)
         for name in OTHERS.findall(text):
-            path = name if "." in name else f"{made.__module__}.{name}"
+            path = name if "." in name else f"{component.__module__}.{name}"
             if path != target:
                 sentences = {**parameter_sentences(path), **sentences}
     return sentences
