@@ -70,17 +70,17 @@ def build(settings: Settings, point: ResumePoint | None) -> SimpleNamespace:
     run.exploration = specs.make_exploration(make("exploration"), env, actor)
     policy = TensorDictSequential(actor, run.exploration.to(device)) if run.exploration else actor
     data = bind_accepted(make("data"), make_env=make_env)(env, actor)  # an offline dataset
-    start = {"start": point or source, "classes": user_classes.record_classes(saved, point or source)}
-    run.info = RunInfo(**settings.identity, **start, data=record_data(data, saved, point), size_note=size)
+    rows, classes = record_data(data, saved, point), user_classes.record_classes(saved, point or source)
+    run.info = RunInfo(**settings.identity, start=point or source, data=rows, classes=classes, size_note=size)
     run.learners = make_learners(settings.learners, run.networks, specs.action_spec(env), run.buffer, data)
     run.metrics = Metrics(run.learners, run.exploration, data if settings.from_data else None)
     warm_start.apply(source, env, run.learners[-1])
     run.schedule = make("schedule")(run.learners[-1].optimizer, settings.anneal_batches)
-    run.make_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
+    run.make_env = partial(make_env, num_envs=settings.num_envs, normalizer=normaliser())
     collector = bind_accepted(make("collector"), data=data)
     run.collect = partial(collector, env, run.make_env, policy, seed=seed, device=device)
-    play = {"max_steps": settings.eval.max_steps, "play": family.evaluate}
-    run.evaluate = PolicyEvaluator(make_env, actor, normaliser, seed=settings.seed, **play)
+    cap, play = settings.eval.max_steps, family.evaluate
+    run.evaluate = PolicyEvaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=cap, play=play)
     run.components = {"actor": actor, **run.learners[-1].components, "exploration": run.exploration}
     run.components |= {"schedule": run.schedule, "env": env, "buffer": run.buffer}
     run.components |= {f"before_{learner.name}": learner for learner in run.learners[:-1]}

@@ -56,7 +56,7 @@ def test_choices_one_hot_in_a_row_are_told_what_would_do(actions, tmp_path):
     words = [
         "algo=ppo",
         "env=custom",
-        "env._target_=tests.fakes.envs.Toy",
+        "env._target_=tests.fakes.envs.CountingEnv",
         f"+env.actions={actions}",
         "+env.resettable=false",
     ]

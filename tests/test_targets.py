@@ -1,7 +1,7 @@
 """What every off-policy loss regresses on, from the environment to the loss, against the same by hand.
 
-An episode of :class:`~tests.fakes.probe_envs.Clockwork` follows from what is observed. Of a minibatch nothing
-but observations and actions is believed here: rewards, ends and what comes next are worked out anew.
+Episodes of :class:`~tests.fakes.probe_envs.ClockworkEnv` follow from their observations. Of a minibatch
+the tests read only observations and actions; rewards, ends and next observations are worked out anew.
 """
 
 from functools import partial

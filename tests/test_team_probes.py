@@ -38,7 +38,12 @@ REPLAY = {
 @pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, 6))])
 @pytest.mark.parametrize(("algo", "actions"), CASES)
 def test_what_each_agent_is_to_do_is_found(algo, actions, seed, run):
-    words = [f"algo={algo}", "env=custom", "env._target_=tests.fakes.envs.Pact", f"+env.actions={actions}"]
+    words = [
+        f"algo={algo}",
+        "env=custom",
+        "env._target_=tests.fakes.envs.MatchSidesEnv",
+        f"+env.actions={actions}",
+    ]
     folder = run(*small(words, all=NUMBERS, fresh=FRESH, replay=REPLAY), f"seed={seed}", "schedule=linear")
     reached = json.loads((folder / "summary.json").read_text())
     assert (reached["eval/return_mean"], reached["eval/return_std"]) == (1, 0)  # in every episode

@@ -91,9 +91,9 @@ def cluster() -> Iterator[str | None]:
         return
     import ray
 
-    from hydrl.contrib.ray.cluster import begin
+    from hydrl.contrib.ray.cluster import join_cluster
 
-    begin("collector.address", None, {"CPU": max(COLLECTORS) + 1, "GPU": 0})
+    join_cluster("collector.address", None, {"CPU": max(COLLECTORS) + 1, "GPU": 0})
     try:
         yield ray.get_runtime_context().gcs_address
     finally:

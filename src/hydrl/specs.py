@@ -1,4 +1,4 @@
-"""Specs: what environments, networks and collectors know of each other."""
+"""Specs: queries of environments' specs, which networks, losses and collectors share."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,23 +23,23 @@ from torchrl.modules import GRUModule, LSTMModule
 
 from hydrl.errors import UserError
 
-# What an actor's memory reads beside observations; primers write zeros where episodes begin.
 NO_ENCODER = "a network without encoder"
+# Hidden states that an RNN reads; primers write zeros at the start of episodes.
 RNN_STATE_KEYS = (*LSTMModule.DEFAULT_IN_KEYS, *GRUModule.DEFAULT_IN_KEYS)
-CONTEXT_KEYS = ("context", "context_steps")  # what a decision transformer keeps of the steps before, likewise
-INFO = "episode_info"  # entry below which numbers of Gymnasium's `info` stand, as the episode so far has them
-LAG = ("collector", "policy_lag")  # entry that says of each frame how many newer policies there were by then
-MASK = "action_mask"  # entry that says of each action whether it is allowed, beside the action
-AGENTS = "agents"  # the one group of agents there is; in configurations, each of several
-ALIVE = "alive"  # entry of a group whose agents may end before their episode: whether each still acts
-GONE = "gone"  # beside it: whether what ended was the agent's own end, after which nothing is to be had
+CONTEXT_KEYS = ("context", "context_steps")  # earlier steps that a decision transformer reads, likewise
+INFO = "episode_info"  # parent entry of values of Gymnasium's `info`, for the episode so far
+LAG = ("collector", "policy_lag")  # entry: number of newer policies when a frame was trained on
+MASK = "action_mask"  # entry: the action mask, a sibling of the action
+AGENTS = "agents"  # name of a single group of agents; in configurations, any group
+ALIVE = "alive"  # entry of a group: whether each agent still acts, as it may end before its episode
+GONE = "gone"  # entry of a group: whether each agent has terminated
 
 
 def action_spec(env: EnvBase) -> TensorSpec:
     """The action spec of one environment: ``[agents, ...]``, or a ``Composite`` of groups of agents."""
     try:
         spec = env.action_spec_unbatched
-    except RuntimeError:  # a normaliser without statistics yet hides the specs above it
+    except RuntimeError:  # a normalizer without statistics hides the specs above it
         spec = env.base_env.action_spec_unbatched
     keys = spec.keys(True, True) if isinstance(spec, Composite) else []
     return spec[next(iter(keys))] if len(keys) == 1 else spec
@@ -86,15 +86,15 @@ def are_alike(env: EnvBase) -> bool:
 
 
 def group_key(key: NestedKey, group: str) -> NestedKey:
-    """An entry that a configuration names of ``agents``, as a group names it."""
+    """A configured entry of ``agents`` as that of a group."""
     return (group, *key[1:]) if isinstance(key, tuple) and key[0] == AGENTS else key
 
 
 def group_network(networks: Any, part: str, group: str) -> Any:
-    """A group's network in a module that joins those of several groups.
+    """A group's network in a module of several groups' networks.
 
     Raises:
-        UserError: if there is none.
+        UserError: if it has none.
     """
     for network in networks if isinstance(networks, TensorDictSequential) else ():
         if any(key[0] == group for key in network.out_keys):
@@ -105,7 +105,7 @@ def group_network(networks: Any, part: str, group: str) -> Any:
 def action_kind(env: EnvBase) -> str:
     """``discrete``, ``multi-discrete``, ``continuous``, the same for several agents, or an unsupported kind.
 
-    It resets nothing.
+    It does not reset the environment.
     """
     if of_agents := agent_groups(env):
         return f"multi-agent {' and '.join(sorted({*map(action_kind_of, of_agents.values())}))}"
@@ -138,7 +138,7 @@ def choice_sizes(spec: TensorSpec) -> list[int]:
 
 
 def sibling_key(key: NestedKey, name: str) -> NestedKey:
-    """The entry ``name`` beside ``key``, of the same agents."""
+    """The sibling entry ``name`` of ``key``, of the same agents."""
     return (*key[:-1], name) if isinstance(key, tuple) else name
 
 
@@ -159,8 +159,8 @@ def nested_spec(spec: TensorSpec, key: NestedKey) -> TensorSpec:
 def mask_key(env: EnvBase, action: NestedKey | None = None) -> NestedKey | None:
     """The entry of the action mask, ``[..., actions]``; ``None`` without one.
 
-    For multi-discrete actions it has all options in a row. It resets nothing. With several groups of agents
-    it is that of the entry ``action``.
+    For multi-discrete actions it concatenates all choices' options. It does not reset the environment.
+    ``action`` is the action entry, for several groups of agents.
     """
     base = env.base_env if isinstance(env, TransformedEnv) else env
     action = action or base.action_keys[0]
@@ -175,7 +175,7 @@ def mask_key(env: EnvBase, action: NestedKey | None = None) -> NestedKey | None:
 
 
 def mask_keys(env: EnvBase) -> dict[NestedKey, NestedKey]:
-    """:func:`mask_key` by action entries, for those that have one."""
+    """:func:`mask_key` by action entry, for those that have one."""
     masks = {action: mask_key(env, action) for action in env.action_keys}
     return {action: mask for action, mask in masks.items() if mask is not None}
 
@@ -234,7 +234,7 @@ def observation_keys(env: EnvBase) -> list[NestedKey]:
     if not vars(base).get("shows_all", isinstance(base, GymWrapper)):
         return ["pixels"] if "pixels" in own and "observation" not in own else ["observation"]
     entries = env.observation_spec.keys(True, True)
-    if "observation" in entries and "observation" not in own:  # what transforms made of them
+    if "observation" in entries and "observation" not in own:  # made by transforms
         return ["observation"]
     return [key for key in own if key in entries]
 

@@ -8,7 +8,9 @@ from hydrl.errors import UserError
 from tests.conftest import data_of, settings
 
 TASKS = {"discrete": ["env=cartpole_masked"], "continuous": ["env=pendulum_masked"]}
-TASKS |= {f"multi-agent {kind}": ["env=custom", "env._target_=tests.fakes.envs.Team"] for kind in TASKS}
+TASKS |= {
+    f"multi-agent {kind}": ["env=custom", "env._target_=tests.fakes.envs.CountingTeam"] for kind in TASKS
+}
 FRESH = {"ppo": 32, "recurrent_ppo": 32, "a2c": 5, "impala": 20, "reinforce": 32}
 REPLAYED = ["dqn", "prioritized_dqn", "r2d2", "sac", "td3"]
 

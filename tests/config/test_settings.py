@@ -26,7 +26,7 @@ FILES = sorted(
 TUNED = [file for file in FILES if file.startswith("tuned/") and file.count("/") == 2]
 TASKS = {"discrete": "cartpole", "continuous": "pendulum"}
 TASKS["multi-discrete"] = "gym env.id=tests.fakes.multi_discrete:Shown-v0 +env.space=bits"
-TASKS |= {f"multi-agent {kind}": "custom env._target_=tests.fakes.envs.Team" for kind in TASKS}
+TASKS |= {f"multi-agent {kind}": "custom env._target_=tests.fakes.envs.CountingTeam" for kind in TASKS}
 ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=torchrl.envs.PendulumEnv"]}
 ARGUMENTS["env/vmas"] = ["env.scenario=navigation"]
 ARGUMENTS |= {"env/minatar": ["env.id=MinAtar/Breakout-v1"], "env/atari": ["env.id=ALE/Pong-v5"]}

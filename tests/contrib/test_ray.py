@@ -32,7 +32,7 @@ from hydrl.networks import actors
 from hydrl.specs import LAG
 from hydrl.training.metrics import over_steps, step_metrics
 from tests.conftest import HANGING, SMALL_PPO, digest, logged, saved, settings, start
-from tests.fakes.envs import Toy, drawing
+from tests.fakes.envs import CountingEnv, make_global_random_env
 from tests.fakes.ray_cluster import two_nodes
 
 NORMALISED = (partial(ObservationNorm, in_keys=["observation"]), StepCounter)
@@ -222,7 +222,7 @@ def test_a_cluster_that_lacks_what_is_asked_for_is_refused(monkeypatch):
 
 
 def test_statistics_go_to_another_device_with_their_environment():
-    make = partial(dict, num_envs=2, device="cuda", normaliser={"0": {"loc": torch.ones(2)}})
+    make = partial(dict, num_envs=2, device="cuda", normalizer={"0": {"loc": torch.ones(2)}})
     made = clusters.for_device(make, "meta")()
     assert made["device"] == "meta"
     assert made["normaliser"]["0"]["loc"].device.type == "meta"
@@ -238,7 +238,7 @@ def test_the_builder_is_told_all_keys_of_its_file():
 # On a cluster.
 
 
-class Troubled(Toy):
+class Troubled(CountingEnv):
     """Gets into trouble in its 50th step."""
 
     def __init__(self, trouble: str, *, device: str = "cpu") -> None:
@@ -292,20 +292,20 @@ def seeded(make: Any, num_envs: int) -> TransformedEnv:
 def on_ray(env: TransformedEnv, make: Any, policy: nn.Module, **given: Any) -> clusters.RayWorkers:
     options = {"frames_per_batch": 160, "init_random_frames": 0, "num_envs": env.numel(), "seed": 3}
     options |= {"num_collectors": 2, "num_cpus": 0.5, "num_gpus": 0, "address": None, "device": "cpu"}
-    make = partial(make, num_envs=env.numel(), normaliser=envs.normalizer_state(env))
+    make = partial(make, num_envs=env.numel(), normalizer=envs.normalizer_state(env))
     return clusters.ray_collector(env, make, policy, worker_timeout=HANGING, **options | given)
 
 
 def collected(kind: str) -> list[TensorDictBase]:
     """Four batches of two collectors with two environments each, whose policy changes after each batch."""
-    make = partial(envs.make_env, partial(Toy, actions="one_hot"), NORMALISED)
+    make = partial(envs.make_env, partial(CountingEnv, actions="one_hot"), NORMALISED)
     env = seeded(make, 2)
     actor = actors.q_value(env, num_cells=[8], activation="Tanh", in_keys=["observation"])
     spec = env.action_spec_unbatched
     noise = EGreedyModule(spec, eps_init=1.0, eps_end=0.0, annealing_num_steps=9)
     policy = TensorDictSequential(actor, noise)
     if kind == "multi_sync":
-        of = partial(make, num_envs=2, normaliser=envs.normalizer_state(env))
+        of = partial(make, num_envs=2, normalizer=envs.normalizer_state(env))
         given = {"frames_per_batch": 160, "init_random_frames": 0, "num_envs": 2, "seed": 3, "device": "cpu"}
         collector = collectors.make_collector(env, of, policy, num_workers=2, sync=True, **given)
     else:
@@ -371,10 +371,10 @@ def test_asynchronous_collectors_differ_and_say_how_old_their_policy_was(cluster
 )
 def test_trouble_in_a_collector_is_told(cluster, trouble, told):
     def make(seed: int, **given: Any) -> TransformedEnv:
-        troubled = partial(Troubled, trouble) if seed == 20_003 else Toy
+        troubled = partial(Troubled, trouble) if seed == 20_003 else CountingEnv
         return envs.make_env(troubled, (), seed=seed)
 
-    env = envs.make_env(Toy, (), seed=0)
+    env = envs.make_env(CountingEnv, (), seed=0)
     actor = actors.tanh_normal(env, num_cells=[8], activation="Tanh", in_keys=["observation"])
     collector = on_ray(env, make, actor, sync=True, frames_per_batch=80)
     with (
@@ -390,7 +390,7 @@ def test_trouble_in_a_collector_is_told(cluster, trouble, told):
 def test_collectors_have_global_generators_of_their_own_which_repeat(sync, cluster):
     def starts() -> torch.Tensor:
         """The first eight starts of both collectors, ``[16, generators]``, in order of their values."""
-        make = partial(envs.make_env, drawing, (DoubleToFloat,))
+        make = partial(envs.make_env, make_global_random_env, (DoubleToFloat,))
         actor = actors.q_value(make(seed=3), num_cells=[8], activation="Tanh", in_keys=["observation"])
         collector = on_ray(make(seed=3), make, actor, sync=sync, frames_per_batch=16 if sync else 8)
         with collectors.shut_down_after(collector):

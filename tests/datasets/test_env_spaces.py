@@ -24,7 +24,7 @@ from hydrl.errors import UserError
 from hydrl.run.video import record_episode
 from tests.conftest import SMALL, SMALL_PPO, settings
 from tests.deploy.test_policy import runner
-from tests.fakes.any_space_env import KINDS, AnyTask
+from tests.fakes.any_space_env import KINDS, AnySpaceEnv
 from train import train
 
 SHORT = [
@@ -54,7 +54,7 @@ def folder(tmp_path_factory):
 def recorded(run: Path, monkeypatch):
     """What a run played: its settings, the columns, what is said of them, and what the tasks have kept."""
     chosen, trained, evaluator = open_run(run, checkpoint="last", device=torch.device("cpu"), trust=True)
-    monkeypatch.setattr(AnyTask, "record", record := [])
+    monkeypatch.setattr(AnySpaceEnv, "record", record := [])
     columns = played.record_episodes(
         chosen, evaluator, trained, frames=16, sampled=False, stream=3, random=0.5
     )
@@ -258,7 +258,7 @@ def test_a_run_learns_from_an_expert_s_numbers_what_the_expert_played(kind, play
 def test_a_video_plays_what_predict_gives_in_the_task_s_own_space(kind, folder, monkeypatch, tmp_path):
     observation_space, acted = KINDS[kind]
     _, trained, evaluator = open_run(folder(kind), checkpoint="last", device=torch.device("cpu"), trust=True)
-    monkeypatch.setattr(AnyTask, "record", record := [])
+    monkeypatch.setattr(AnySpaceEnv, "record", record := [])
     record_episode(evaluator, tmp_path / "video.mp4", trained, 2)
     policy = hydrl.load(folder(kind), checkpoint="last", trust=True)
     assert len(record) == 4

@@ -39,7 +39,7 @@ RUNS = {
     "choice": ["env=gym", "env.id=FrozenLake-v1"],
     "pictures": ["env=gym", "env.id=Screen-v0"],
     "torchrl": ["env=torchrl_pendulum"],
-    "team": ["env=custom", "env._target_=tests.fakes.envs.Team", "algo=mappo"],
+    "team": ["env=custom", "env._target_=tests.fakes.envs.CountingTeam", "algo=mappo"],
 }
 
 

@@ -15,7 +15,7 @@ from hydrl.deploy.policy import Policy
 from hydrl.envs import spaces
 from tests.conftest import SMALL, settings
 from tests.deploy.test_policy import runner
-from tests.fakes.pixel_envs import Dot
+from tests.fakes.pixel_envs import DotEnv
 from train import train
 
 SHORT = [*SMALL, "total_frames=64", "minibatches.epochs=1", "encoder.features=8", "env=gym"]
@@ -139,7 +139,7 @@ def test_a_file_takes_what_the_task_shows_and_acts_as_predict_does(name, suffix,
     ids=str,
 )
 def test_an_input_of_a_file_is_read_as_in_a_run(space):
-    env = Dot()
+    env = DotEnv()
     env.observation_space, drawn = space, [space.sample() for _ in range(4)]
     adapted, expected = spaces.adapt_spaces(env), []
     for sample in drawn:

@@ -66,7 +66,7 @@ def test_false_lets_forbidden_actions_be_tried_and_says_so(says, capsys):
     env = env_of(says, action_mask=False)
     assert mask_key(env) is None
     assert observation_keys(env) == (["mask", "observation"] if says == "entry" else ["observation"])
-    with pytest.raises(masked_envs.ForbiddenError):
+    with pytest.raises(masked_envs.InvalidActionError):
         env.rollout(20)
     (line,) = capsys.readouterr().err.splitlines()
     where = {"entry": "its observation's action_mask", "info": "info['action_mask']"}.get(

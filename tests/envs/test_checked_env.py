@@ -62,7 +62,7 @@ def seen_in(rows):
 def test_no_row_shares_memory_with_a_task_that_writes_to_its_arrays(task, num_envs):
     choice = task in ("choice", "uint8")  # a byte holds no other action
     make = partial(OWN, kind="float32" if task == "choice" else task, bound=None if choice else 1.0)
-    make = array_sharing_envs.Shared if task == "TorchRL's kind" else make
+    make = array_sharing_envs.TensorSharingEnv if task == "TorchRL's kind" else make
     env = make_env(make, [], num_envs=num_envs, seed=0)
     torch.manual_seed(0)
     check(env.rollout(12, break_when_any_done=False))
@@ -178,7 +178,7 @@ def test_each_environment_changes_a_configuration_of_its_own():
 def test_a_nested_part_of_ones_own_kind_is_each_environment_s_own():
     def make(table, device):
         table["left"] -= 1
-        return array_sharing_envs.Shared(device)
+        return array_sharing_envs.TensorSharingEnv(device)
 
     table = {"left": 9}
     make_env(partial(make, table), [], num_envs=1)
@@ -205,7 +205,7 @@ def test_what_breaks_gymnasium_s_word_is_a_line(what, num_envs):
 
 
 def test_bytes_are_taken_from_what_is_whole_and_within_them():
-    task = CheckedEnv(array_sharing_envs.Odd(), "it")
+    task = CheckedEnv(array_sharing_envs.FaultyEnv(), "it")
     for given in (np.array([3, 255]), np.array([3.0, 255.0]), [3, 255]):
         assert task.to_array(given, np.uint8, (2,)).tolist() == [3, 255]
     assert task.to_array(np.array([True, False]), np.uint8, (2,)).tolist() == [1, 0]
@@ -236,7 +236,7 @@ def test_what_may_be_meant_is_told_once(what, capsys, monkeypatch):
 
 
 def test_a_mask_of_actions_that_are_no_choice_is_told(capsys, monkeypatch):
-    class Masked(array_sharing_envs.Shared):
+    class Masked(array_sharing_envs.TensorSharingEnv):
         def __init__(self, device="cpu"):
             super().__init__(device)
             self.observation_spec["action_mask"] = Binary(3, (3,))
@@ -275,12 +275,12 @@ def test_spaces_are_seeded_with_their_task(num_envs):
 @pytest.mark.parametrize("num_envs", [1, 8])
 @pytest.mark.parametrize("value", [7.0, 0.1, 1000.1])
 def test_what_was_constant_in_the_random_frames_is_not_multiplied_by_millions(value, num_envs):
-    class Late(array_sharing_envs.Odd):
+    class Late(array_sharing_envs.FaultyEnv):
         def __init__(self):
             super().__init__()
             self.moved = 0.0
 
-        def seen(self):
+        def observe(self):
             drawn = self.np_random.normal()
             return np.array([value + self.moved, drawn], np.float32)
 

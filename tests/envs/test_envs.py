@@ -28,7 +28,7 @@ from hydrl.config import CONFIGS
 from hydrl.envs.spaces import adapt_spaces
 from hydrl.errors import UserError
 from tests.conftest import SMALL, needs_vmas, settings, typed
-from tests.fakes.envs import Toy
+from tests.fakes.envs import CountingEnv
 
 OBSERVATION_NORM = partial(ObservationNorm, in_keys=["observation"])
 VEC_NORM = partial(VecNorm, in_keys=["observation"], decay=1.0)
@@ -68,7 +68,7 @@ def by_env(rollout, num_envs):
 def test_several_environments_leave_the_number_of_threads_closed_or_forgotten(monkeypatch):
     monkeypatch.setattr("torchrl._THREAD_POOL_INIT", 2)  # up to which TorchRL goes
     for forgotten in (False, True):
-        env = envs.make_env(Toy, [], num_envs=2, seed=0)
+        env = envs.make_env(CountingEnv, [], num_envs=2, seed=0)
         env.reset()
         if forgotten:
             env = weakref.ref(env)
@@ -182,7 +182,7 @@ def test_normalised_random_data_is_standard(id, num_envs):
 
 @pytest.mark.parametrize("standard_normal", [False, True])
 def test_several_envs_are_standardised_by_their_pooled_mean_and_deviation(standard_normal):
-    class Fixed(Toy):
+    class Fixed(CountingEnv):
         """Observes 10, 20, 10, 20, ... and a constant."""
 
         def observe(self, steps, action=0.0):
@@ -198,7 +198,7 @@ def test_several_envs_are_standardised_by_their_pooled_mean_and_deviation(standa
 
 
 def test_one_observation_norm_over_two_entries_is_refused():
-    env = envs.make_env(Toy, [partial(ObservationNorm, in_keys=["observation", "other"])])
+    env = envs.make_env(CountingEnv, [partial(ObservationNorm, in_keys=["observation", "other"])])
     with pytest.raises(UserError, match="ObservationNorm takes one entry"):
         envs.init_normalizers(env, 10)
 
@@ -290,7 +290,7 @@ def test_torchrl_s_own_pendulum_ends_at_200_steps_with_its_own_reward_summed(num
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_a_user_s_own_environment_class_will_do(num_envs):
-    overrides = ("env=custom", "env._target_=tests.fakes.envs.Toy", "+env.short=3", "+env.long=5")
+    overrides = ("env=custom", "env._target_=tests.fakes.envs.CountingEnv", "+env.short=3", "+env.long=5")
     env = configured(*overrides, num_envs=num_envs)
     check_env_specs(env)
     rollout = env.rollout(40, break_when_any_done=False)
@@ -306,7 +306,7 @@ def test_a_user_s_own_environment_class_will_do(num_envs):
     ("actions", "kind"), [("continuous", "continuous"), ("one_hot", "discrete"), ("integer", "discrete")]
 )
 def test_action_kind_is_read_without_a_reset(actions, kind):
-    make = partial(Toy, actions=actions, resettable=False)
+    make = partial(CountingEnv, actions=actions, resettable=False)
     assert specs.action_kind(envs.make_env(make, [OBSERVATION_NORM])) == kind
 
 
@@ -322,7 +322,7 @@ def test_action_kind_is_read_without_a_reset(actions, kind):
     ],
 )
 def test_an_unusual_action_space_is_called_by_its_name(actions, name):
-    assert specs.action_kind(envs.make_env(partial(Toy, actions=actions), [])) == name
+    assert specs.action_kind(envs.make_env(partial(CountingEnv, actions=actions), [])) == name
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
@@ -485,7 +485,7 @@ def test_a_reward_that_is_not_one_number_is_refused(reward, spaced):
         spaced(2, reward=reward)
 
 
-class Entries(Toy):
+class Entries(CountingEnv):
     """Observes two vectors, a number without dimensions and an integer."""
 
     def __init__(self, **toy: object) -> None:

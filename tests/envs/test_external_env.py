@@ -13,7 +13,7 @@ from torchrl.envs import EnvBase
 from hydrl.envs import gymnasium_env
 from hydrl.envs.external_env import GymIO
 from hydrl.errors import UserError
-from tests.fakes.pixel_envs import Dot
+from tests.fakes.pixel_envs import DotEnv
 
 PICTURE = Box(0, 255, (5, 4, 3), np.uint8)
 SPACES = {
@@ -26,7 +26,7 @@ SPACES = {
 }
 
 
-class Shows(Dot):
+class Shows(DotEnv):
     """Shows what its space draws."""
 
     def __init__(self, space: str, render_mode: str | None = None) -> None:
@@ -118,12 +118,12 @@ def of_three(change) -> dict:
         (
             "Nested",
             of_three(lambda seen: seen["b"].update(c=seen["b"]["c"][:2])),
-            r"^observation: batch sizes differ: .*\['a'\] has shape \[3\] and .*\['c'\] \[2, 2, 2\]\.",
+            r"^observation: batch sizes differ: .*'a'\] has shape \[3\] and .*'c'\] has shape \[2, 2, 2\]\.",
         ),
         (
             "Nested",
             of_three(lambda seen: seen.update(a=seen["a"][0])),
-            r"batch sizes differ: observation\['a'\] has shape \[\] and .*\['c'\] \[3, 2, 2\]\.",
+            r"batch sizes differ: observation\['a'\] has shape \[\] and .*\['c'\] has shape \[3, 2, 2\]\.",
         ),
     ],
 )

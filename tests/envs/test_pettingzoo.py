@@ -17,7 +17,7 @@ from tests.conftest import loss_of, settings
 pytest.importorskip("pettingzoo")
 pytest.importorskip("mpe2")
 
-SPREAD, TAG, HUNT = "mpe2/simple_spread_v3", "mpe2/simple_tag_v3", "tests.fakes.pettingzoo_env:Hunt"
+SPREAD, TAG, HUNT = "mpe2/simple_spread_v3", "mpe2/simple_tag_v3", "tests.fakes.pettingzoo_env:HuntEnv"
 
 
 def made(id, num_envs=2, seed=0, **kwargs):
@@ -128,8 +128,8 @@ def test_agents_that_are_alike_are_offered_one_group():
             {},
             "cannot be created: module 'tests.fakes.pettingzoo_env' has no attribute 'Hint'",
         ),
-        ("hunters:Hunt", {}, "cannot be created: No module named 'hunters'. Put it next to"),
-        ("tests.fakes.envs:Team", {"num_agents": 3}, "cannot be created"),
+        ("hunters:HuntEnv", {}, "cannot be created: No module named 'hunters'. Put it next to"),
+        ("tests.fakes.envs:CountingTeam", {"num_agents": 3}, "cannot be created"),
         ("collections:Counter", {}, "made a Counter, no PettingZoo environment. Your own environment is"),
     ],
 )

@@ -17,7 +17,7 @@ from hydrl.envs import self_play
 from hydrl.errors import UserError
 from hydrl.experience import collectors
 from tests.conftest import settings
-from tests.fakes.envs import Toy
+from tests.fakes.envs import CountingEnv
 
 pytest.importorskip("pettingzoo")
 
@@ -180,7 +180,7 @@ def test_the_newest_policies_are_played_against_and_a_checkpoint_has_them():
         self_play.OpponentPool(every_frames=100, pool_size=2, latest_prob=0.5),
         np.random.default_rng(0),
     )
-    plain = TransformedEnv(Toy())
+    plain = TransformedEnv(CountingEnv())
     assert others.sample(rng) is None
     for frames in (50, 120, 180, 450, 500):  # 120, 450 and 500 are the first past a multiple
         others.maybe_add(acting_by(frames), frames, plain)
@@ -268,7 +268,7 @@ def test_what_is_stacked_from_step_to_step_earlier_policies_have_not():
 
 @pytest.mark.parametrize(("says", "start"), [("observation", 0), ("info", 0), ("observation", 1)])
 def test_a_game_of_one_s_own_says_what_is_allowed_where_it_likes_and_numbers_moves_as_it_likes(says, start):
-    words = ["env=self_play", "env.id=tests.fakes.turn_game:Nim", f"+env.says={says}", "transforms=plain"]
+    words = ["env=self_play", "env.id=tests.fakes.turn_game:NimEnv", f"+env.says={says}", "transforms=plain"]
     words += [f"+env.start={start}"]  # it refuses a move that is none of its numbers, whoever makes it
     chosen = settings("algo=ppo", *words)
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
@@ -299,15 +299,15 @@ def test_a_game_of_one_s_own_says_what_is_allowed_where_it_likes_and_numbers_mov
             "its agents act at once. Write env=pettingzoo env.id=mpe2/simple_spread_v3",
         ),
         (
-            ["env.id=tests.fakes.pettingzoo_env:Hunt"],
-            "its agents act at once. Write env=pettingzoo env.id=tests.fakes.pettingzoo_env:Hunt",
+            ["env.id=tests.fakes.pettingzoo_env:HuntEnv"],
+            "its agents act at once. Write env=pettingzoo env.id=tests.fakes.pettingzoo_env:HuntEnv",
         ),
         (
             ["env.id=tests.fakes.turn_game:Nym"],
             r"Nym: cannot be created: module 'tests.fakes.turn_game' has no attribute 'Nym'$",
         ),
         (
-            ["env.id=tests.fakes.turn_game:Nim", "+env.stonez=3"],
+            ["env.id=tests.fakes.turn_game:NimEnv", "+env.stonez=3"],
             "cannot be created: .*unexpected keyword argument 'stonez'",
         ),
     ],

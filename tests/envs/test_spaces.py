@@ -10,14 +10,14 @@ from hydrl import library_setup
 from hydrl.envs import gymnasium_env, make_env, spaces
 from hydrl.errors import UserError
 from hydrl.specs import observation_keys
-from tests.fakes.pixel_envs import Dot, Scene
+from tests.fakes.pixel_envs import DotEnv, DotSceneEnv
 
 BYTES = np.uint8
 
 
 def shown_by(space: gymnasium.Space, value: object, observe: list[int] | None = None) -> object:
     """What a run observes of a task of that space when it gives the value."""
-    task = Dot()
+    task = DotEnv()
     task.observation_space, task.show = space, lambda: value
     return spaces.adapt_spaces(task, observe).reset(seed=0)[0]
 
@@ -37,7 +37,7 @@ PICTURES = {
 
 def test_a_picture_of_numbers_keeps_its_bounds_in_a_space_of_its_own():
     """Saved simulations know which objects are the same, and were saved with a space of its own."""
-    task = Dot()
+    task = DotEnv()
     task.observation_space = Box(-3, 65_000, (5, 6, 3), np.int32)
     adapted = spaces.adapt_spaces(task)
     own, shown = adapted.observation_space["pixels"], adapted.env.observation_space["pixels"]
@@ -116,7 +116,7 @@ def test_places_are_hidden_in_one_vector_or_picture_alone():
         shown_by(space, COUNT, [3])
     several = r"env.observe=\[0\] needs one vector or image, and its observation has camera, goal, speed"
     with pytest.raises(TypeError, match=several):
-        spaces.adapt_spaces(Scene(), [0])
+        spaces.adapt_spaces(DotSceneEnv(), [0])
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])

@@ -37,7 +37,7 @@ from hydrl.errors import UserError
 from hydrl.networks import actors, critics
 from hydrl.specs import action_spec
 from tests.conftest import settings
-from tests.fakes.envs import Toy
+from tests.fakes.envs import CountingEnv
 
 PENDULUM = {"num_envs": 4, "vectorization_mode": "sync"}
 
@@ -90,7 +90,9 @@ def test_rewards_are_scaled_by_the_running_deviation_of_the_learner_s_returns_or
 
 
 def test_the_statistics_of_training_go_into_a_state_and_out_again():
-    make = partial(envs.make_env, partial(Toy, actions="continuous"), [RunningRewardScaling], num_envs=3)
+    make = partial(
+        envs.make_env, partial(CountingEnv, actions="continuous"), [RunningRewardScaling], num_envs=3
+    )
     env, other = make(seed=0), make(seed=1)
     env.rollout(40, break_when_any_done=False)
     other.rollout(5, break_when_any_done=False)
@@ -103,12 +105,12 @@ def test_the_statistics_of_training_go_into_a_state_and_out_again():
 
 def test_returns_stay_raw_and_an_evaluation_leaves_the_statistics_of_training_alone():
     stack = [partial(normalizer, ["observation"], None), RunningRewardScaling]
-    make = partial(envs.make_env, Toy, stack, num_envs=2)
+    make = partial(envs.make_env, CountingEnv, stack, num_envs=2)
     env = make(seed=0)
     first = env.rollout(8, break_when_any_done=False)
     assert torch.equal(first["next", "episode_reward"][:, 0], env.base_env.rollout(1)["next", "reward"][:, 0])
     before = {name: each.clone() for name, each in env.state_dict().items() if torch.is_tensor(each)}
-    other = make(seed=1, normaliser=envs.normalizer_state(env))
+    other = make(seed=1, normalizer=envs.normalizer_state(env))
     other.rollout(8, break_when_any_done=False)
     after = env.state_dict()
     assert before
@@ -118,7 +120,7 @@ def test_returns_stay_raw_and_an_evaluation_leaves_the_statistics_of_training_al
 def test_observations_are_standardised_by_random_frames_or_by_running_ones_within_a_limit():
     assert isinstance(normalizer(["observation"], 100), ObservationNorm)
     running = partial(normalizer, ["observation"], None)
-    env = envs.make_env(Toy, [running], num_envs=2, seed=0)
+    env = envs.make_env(CountingEnv, [running], num_envs=2, seed=0)
     (norm,) = normalization.normalizers(env)
     assert isinstance(norm, RunningNorm)
     env.rollout(50, break_when_any_done=False)
@@ -143,7 +145,7 @@ def test_observations_that_never_change_are_standardised_to_nothing():
 
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_running_statistics_take_in_each_observation_once_and_stand_still_in_time(num_envs):
-    make = partial(envs.make_env, partial(Toy, short=2, long=5), num_envs=num_envs, seed=0)
+    make = partial(envs.make_env, partial(CountingEnv, short=2, long=5), num_envs=num_envs, seed=0)
     ones = partial(torch.ones, (*make([]).batch_size, 1))
     play = {"break_when_any_done": False, "policy": lambda td: td.set("action", ones())}
     plain = make([]).rollout(40, **play)
@@ -191,7 +193,7 @@ def test_where_only_beginnings_are_wanted_no_episode_is_longer():
     after = env.rollout(300, break_when_any_done=False)["next"]
     assert {*after["step_count"][after["done"]].tolist()} == {*range(1, 31)}
     assert torch.equal(after["cut_short"], after["done"])
-    later = envs.make_env(Toy, [StepCounter, cut], num_envs=2, seed=0)
+    later = envs.make_env(CountingEnv, [StepCounter, cut], num_envs=2, seed=0)
     assert {*later.rollout(60, break_when_any_done=False)["next", "step_count"].flatten().tolist()} >= {20}
 
 
@@ -216,7 +218,7 @@ def test_an_evaluation_plays_whole_episodes_and_a_task_without_a_limit_is_not_cu
     assert played.shape[1] == 200
     assert "cut_short" not in played["next"]
     assert random_truncation(None) is None
-    env = envs.make_env(Toy, [StepCounter, partial(random_truncation, 0.5)], num_envs=2, seed=0)
+    env = envs.make_env(CountingEnv, [StepCounter, partial(random_truncation, 0.5)], num_envs=2, seed=0)
     after = env.rollout(100, break_when_any_done=False)["next"]
     assert not after["cut_short"].any()
     assert set(after["step_count"][after["done"]].tolist()) == {2, 20}
@@ -225,8 +227,8 @@ def test_an_evaluation_plays_whole_episodes_and_a_task_without_a_limit_is_not_cu
 def test_episodes_are_counted_before_they_are_cut_and_statistics_may_come_later():
     cut, norm = partial(random_truncation, 0.5), partial(normalizer, ["observation"], 100)
     with pytest.raises(UserError, match=r"random_truncation: add torchrl.envs.StepCounter before it"):
-        envs.make_env(Toy, [cut], seed=0).reset()
-    env = envs.make_env(Toy, [norm, StepCounter, cut], num_envs=2, seed=0)
+        envs.make_env(CountingEnv, [cut], seed=0).reset()
+    env = envs.make_env(CountingEnv, [norm, StepCounter, cut], num_envs=2, seed=0)
     envs.init_normalizers(env, 100)
     check_env_specs(env)
 
@@ -258,7 +260,7 @@ def test_scaled_actions_fill_the_bounds_and_never_pass_them():
     torch.manual_seed(0)
     low = torch.randn(1_000)
     high = low + torch.rand(1_000)
-    env = envs.make_env(Toy, [], seed=0).base_env
+    env = envs.make_env(CountingEnv, [], seed=0).base_env
     env.action_spec = Bounded(low, high, shape=(1_000,))
     scaled = TransformedEnv(env, Compose(ActionScaling()))
     ends = scaled.action_spec.space

@@ -8,7 +8,7 @@ from tests.fakes.probe_envs import watch
 
 TOY = [
     "env=custom",
-    "env._target_=tests.fakes.envs.Toy",
+    "env._target_=tests.fakes.envs.CountingEnv",
     "~tuned",
     "total_frames=256",
     "collector.frames_per_batch=64",

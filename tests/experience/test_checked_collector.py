@@ -14,7 +14,7 @@ from hydrl import envs
 from hydrl.errors import DivergedError
 from hydrl.experience import collectors
 from hydrl.networks import actors
-from tests.fakes.envs import Spoilt
+from tests.fakes.envs import NaNEnv
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 POLICIES = {
@@ -33,7 +33,7 @@ def collect(kind: str, num_envs: int, **spoilt: object) -> None:
     """Three batches of 20 frames; the last of several environments is spoilt."""
     torch.manual_seed(0)
     build, actions = POLICIES[kind]
-    make = partial(Spoilt, actions=actions, spared=5 if num_envs > 1 else None, short=10, long=10, **spoilt)
+    make = partial(NaNEnv, actions=actions, spared=5 if num_envs > 1 else None, short=10, long=10, **spoilt)
     make_env = partial(envs.make_env, make, [StepCounter], num_envs=num_envs)
     env = make_env(seed=5)
     policy = build(env, **NETWORK)
@@ -87,7 +87,7 @@ def test_what_is_no_number_is_named_by_entry_environment_and_frame(
 )
 def test_the_run_ends_with_3_and_goes_on_from_before_it(algo, actions, what, run, tmp_path, monkeypatch):
     overrides = [
-        f"algo={algo}", "env=custom", "env._target_=tests.fakes.envs.Spoilt",
+        f"algo={algo}", "env=custom", "env._target_=tests.fakes.envs.NaNEnv",
         f"+env.what={what}", "+env.at=300",
         f"+env.actions={actions}", "transforms=plain", "debug=fast", "total_frames=512",
         "eval.every_frames=512", "collector.num_envs=1", "collector.frames_per_batch=128",

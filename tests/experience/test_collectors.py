@@ -24,7 +24,7 @@ from hydrl.experience import collectors
 from hydrl.experience.worker_collectors import AsyncWorkers
 from hydrl.networks import actors, critics
 from tests.conftest import settings, workers_of
-from tests.fakes.envs import Toy, drawing
+from tests.fakes.envs import CountingEnv, make_global_random_env
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 # Its workers run as those of the vectors do, one environment in each.
@@ -33,7 +33,7 @@ NORMALISED = (partial(ObservationNorm, in_keys=["observation"]), StepCounter)
 
 
 def maker(actions: str = "continuous", **toy: Any) -> Callable[..., TransformedEnv]:
-    return partial(envs.make_env, partial(Toy, actions=actions, **toy), NORMALISED)
+    return partial(envs.make_env, partial(CountingEnv, actions=actions, **toy), NORMALISED)
 
 
 def seeded(make: Callable[..., TransformedEnv], num_envs: int) -> TransformedEnv:
@@ -66,7 +66,7 @@ def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
     policy = policy_of(env)
     collector = collectors.make_collector(
         env,
-        partial(make, num_envs=num_envs, normaliser=envs.normalizer_state(env)),
+        partial(make, num_envs=num_envs, normalizer=envs.normalizer_state(env)),
         policy,
         frames_per_batch=160,
         init_random_frames=0,
@@ -298,14 +298,14 @@ def test_what_goes_to_a_worker_survives_pickling():
     chosen = settings("env=cartpole", "algo=ppo")
     make = partial(envs.make_env, chosen.build("env"), chosen.transform_builders)
     env = seeded(make, 2)
-    make = partial(make, num_envs=2, normaliser=envs.normalizer_state(env))
+    make = partial(make, num_envs=2, normalizer=envs.normalizer_state(env))
     again = pickle.loads(pickle.dumps(partial(collectors.worker_env, make, seed=5)))()
     assert torch.equal(again.reset()["observation"], make(seed=5).reset()["observation"])
 
 
 def starts_of_workers(*, sync: bool) -> list[torch.Tensor]:
     """The first eight starts of each of two workers, ``[8, generators]``."""
-    make = partial(envs.make_env, drawing, (DoubleToFloat,))
+    make = partial(envs.make_env, make_global_random_env, (DoubleToFloat,))
     built = collectors.make_collector(
         make(seed=3),
         make,

@@ -18,7 +18,7 @@ from hydrl.losses.build import make_loss
 from hydrl.networks import actors, critics
 from hydrl.networks.encoders import encoder
 from tests.conftest import SMALL, settings
-from tests.fakes.envs import Toy
+from tests.fakes.envs import CountingEnv
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 GAMMA, LAMBDA = 0.9, 0.7
@@ -29,7 +29,7 @@ def ppo(num_envs=3, time=20, average_gae=False, module=PPO, **estimator):
     """A batch ``[envs, time]`` with episode ends of both kinds, and a PPO loss over networks that fit it."""
     torch.manual_seed(0)
     env = envs.make_env(
-        partial(Toy, short=2, long=9), [partial(StepCounter, max_steps=6)], num_envs=num_envs, seed=0
+        partial(CountingEnv, short=2, long=9), [partial(StepCounter, max_steps=6)], num_envs=num_envs, seed=0
     )
     actor, critic = actors.tanh_normal(env, **NETWORK), critics.state_value(env, **NETWORK)
     estimator = estimator or {"gamma": GAMMA, "lmbda": LAMBDA, "average_gae": average_gae}

@@ -18,7 +18,7 @@ from hydrl.losses.build import make_loss
 from hydrl.losses.recurrent_dqn import RecurrentDQNLoss
 from hydrl.networks import actors
 from hydrl.networks.rnn import RecurrentLayer
-from tests.fakes.envs import Toy
+from tests.fakes.envs import CountingEnv
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 NUMBERS = {"updates": 1, "size": 8, "warmup_frames": 0, "n_steps": 1, "draw": "batch"}
@@ -31,7 +31,7 @@ def acted(kind="lstm", num_envs=3, time=90):
     torch.manual_seed(0)
     make_env = partial(
         envs.make_env,
-        partial(Toy, short=2, long=9, actions="one_hot"),
+        partial(CountingEnv, short=2, long=9, actions="one_hot"),
         [partial(StepCounter, max_steps=5)],
     )
     actor = actors.q_value(

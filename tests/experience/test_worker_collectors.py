@@ -26,7 +26,7 @@ from hydrl.errors import DivergedError, Interrupted, WorkerError
 from hydrl.experience import collectors, worker_collectors
 from hydrl.networks import actors
 from tests.conftest import HANGING, workers_of
-from tests.fakes.envs import Toy
+from tests.fakes.envs import CountingEnv
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 KINDS = {
@@ -74,7 +74,7 @@ TROUBLE = {
 }
 
 
-class Troubled(Toy):
+class Troubled(CountingEnv):
     """Gets into trouble in its 100th step, or when it is built."""
 
     def __init__(self, trouble: str, *, early: bool = False, device: str = "cpu") -> None:
@@ -92,13 +92,13 @@ class Troubled(Toy):
 
 def make_env(seed: int, trouble: str, early: bool, last: int) -> TransformedEnv:
     """The environment of one worker; only the last one's is troubled."""
-    make = partial(Troubled, trouble, early=early) if seed == last else Toy
+    make = partial(Troubled, trouble, early=early) if seed == last else CountingEnv
     return envs.make_env(make, (), seed=seed)
 
 
 def make_collector(kind: str, trouble: str, *, early: bool = False, **options) -> BaseCollector:
     torch.manual_seed(0)
-    env = envs.make_env(Toy, (), seed=0)
+    env = envs.make_env(CountingEnv, (), seed=0)
     last = 10_000 * KINDS[kind]["num_workers"]
     return collectors.make_collector(
         env,
@@ -196,7 +196,7 @@ def test_a_worker_that_is_stopped_is_said_to_be(monkeypatch):
 
 
 def endless(seed: int) -> TransformedEnv:
-    return envs.make_env(partial(Toy, short=1_000, long=1_000), (), seed=seed)
+    return envs.make_env(partial(CountingEnv, short=1_000, long=1_000), (), seed=seed)
 
 
 def test_what_workers_collect_while_the_run_learns_is_kept_for_it():

@@ -131,6 +131,15 @@ def test_a_name_leaves_out_what_its_sweep_says_of_all_and_is_no_other_member_s(o
     assert folder_name(overrides, ALL) == name
 
 
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_sweep_with_new_words_finds_the_folders_of_one_with_old_words(cell):
+    old = ["algo=recurrent_ppo", f"memory={cell}", f"memory.{cell}=16", "eval.solved_at=100", "seed=1"]
+    new = ["algo=recurrent_ppo", f"rnn={cell}", "rnn.hidden_size=16", "eval.reward_threshold=100", "seed=1"]
+    name = f"recurrent_ppo-eval.solved_at_100-memory_{cell}-memory.{cell}_16-seed1"
+    assert folder_name(old) == folder_name(new) == name
+    assert folder_name(new, old[3:4]) == folder_name(old, new[3:4]) == name.replace("-eval.solved_at_100", "")
+
+
 class FakeRay(SimpleNamespace):
     """In place of Ray: actors are objects of this process, and what is asked of them threads."""
 

@@ -1,4 +1,4 @@
-"""A task of any kind of spaces (`Any-v0`) that keeps what it took and gave."""
+"""Environment `Any-v0` with spaces of any kind, which records its transitions."""
 
 from copy import deepcopy
 from typing import Any
@@ -8,9 +8,9 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 VECTOR = Box(-1, 1, (2,), np.float32)
-# Two channels of colours, and one of depths.
+# Two channels of colour and one of depth.
 DEPTH = Box(np.tile(np.float32([0, 0, -10]), (12, 16, 1)), np.tile(np.float32([255, 255, 10]), (12, 16, 1)))
-KINDS: dict[str, tuple[gymnasium.Space, gymnasium.Space]] = {  # what is observed and done
+KINDS: dict[str, tuple[gymnasium.Space, gymnasium.Space]] = {  # observation and action space
     "start": (VECTOR, Discrete(3, start=5)),
     "choices": (Discrete(4, start=2), MultiDiscrete([2, 3], start=[1, -1])),
     "one choice": (MultiDiscrete([2, 3], start=[1, 4]), MultiDiscrete([3], start=[1])),
@@ -31,15 +31,15 @@ KINDS: dict[str, tuple[gymnasium.Space, gymnasium.Space]] = {  # what is observe
 }
 
 
-class AnyTask(gymnasium.Env):
-    """Episodes of four steps, drawn from the spaces; an action outside its space fails.
+class AnySpaceEnv(gymnasium.Env):
+    """Environment of four random observations; an action outside its space fails.
 
     Args:
-        kind: of ``KINDS``.
+        kind: a key of ``KINDS``.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012 - Gymnasium's way
-    record: list[tuple[Any, Any, Any]] | None = None  # of all tasks: what was observed, done, observed then
+    record: list[tuple[Any, Any, Any]] | None = None  # of all: observation, action, next observation
 
     def __init__(self, kind: str, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
@@ -60,8 +60,8 @@ class AnyTask(gymnasium.Env):
         return self.now, 1.0, self.left == 0, False, {}
 
     def render(self) -> np.ndarray:
-        """A small black picture."""
+        """A small black image."""
         return np.zeros((16, 16, 3), np.uint8)
 
 
-gymnasium.register("Any-v0", AnyTask)
+gymnasium.register("Any-v0", AnySpaceEnv)

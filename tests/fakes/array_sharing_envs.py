@@ -1,7 +1,7 @@
-"""Tasks that share arrays with whoever steps them, as people write them; each row tells whether it is right.
+"""Environments that share arrays with their caller, and one that violates Gymnasium's API.
 
-Each observes (steps so far, the last action), pays its steps so far and ends after five: so a step's next
-observation holds the action that it stored, and begins where the row before it ended.
+The first two observe (steps so far, the last action), pay the steps so far and end after five: a row's next
+observation contains its action, so that each row shows whether it was copied in time.
 """
 
 import gymnasium
@@ -16,12 +16,12 @@ LONG = 5
 KINDS = ["float32", "float64", "uint8", "dictionary", "tuple", "read-only view"]
 
 
-class Own(gymnasium.Env):
-    """Returns its own arrays and goes on writing to them; writes to the action it is given.
+class ArraySharingEnv(gymnasium.Env):
+    """Environment that returns its own arrays and later writes to them and to the action.
 
     Args:
-        kind: of what it observes, one of ``KINDS``.
-        bound: of its actions; ``None`` makes them a choice of three.
+        kind: of its observation, one of ``KINDS``.
+        bound: of its actions; ``None``: three discrete actions.
         stock: a list that it changes.
     """
 
@@ -36,7 +36,7 @@ class Own(gymnasium.Env):
         self.reward, self.ended, self.cut = np.zeros(()), np.zeros((), bool), np.zeros(1, bool)
         self.info = {"steps": self.state}
 
-    def seen(self):
+    def observe(self):
         if self.kind == "dictionary":
             return {"steps": self.state[:1], "taken": self.state[1:]}
         if self.kind == "read-only view":
@@ -52,7 +52,7 @@ class Own(gymnasium.Env):
         self.ended[...] = False
         if self.stock is not None:
             self.stock[0] -= 1
-        return self.seen(), self.info
+        return self.observe(), self.info
 
     def step(self, action):
         self.state[0] += 1
@@ -62,11 +62,11 @@ class Own(gymnasium.Env):
         if isinstance(action, np.ndarray) and action.ndim:
             action *= 100
             np.clip(action, -50, 50, out=action)
-        return self.seen(), self.reward, self.ended, self.cut, self.info
+        return self.observe(), self.reward, self.ended, self.cut, self.info
 
 
-class Shared(EnvBase):
-    """TorchRL's kind, which gives the tensors that it goes on writing to."""
+class TensorSharingEnv(EnvBase):
+    """TorchRL environment that returns its own tensors and later writes to them."""
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__(device=device)
@@ -87,23 +87,23 @@ class Shared(EnvBase):
         self.reward.copy_(self.state[:1])
         self.ended.copy_(self.state[:1] == LONG)
         action.mul_(100)
-        given = {
+        step_entries = {
             "observation": self.state,
             "reward": self.reward,
             "terminated": self.ended,
             "done": self.ended,
         }
-        return TensorDict(given)
+        return TensorDict(step_entries)
 
     def _set_seed(self, seed):
         pass
 
 
-class Odd(gymnasium.Env):
-    """Keeps to Gymnasium but for one thing.
+class FaultyEnv(gymnasium.Env):
+    """Environment that follows Gymnasium's API except for one fault.
 
     Args:
-        what: that thing.
+        what: the fault.
     """
 
     observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
@@ -120,9 +120,9 @@ class Odd(gymnasium.Env):
             return np.zeros(2, np.float32)
         if self.what == "needs a start":
             assert options is None or options["start"]
-        return self.seen(), {}
+        return self.observe(), {}
 
-    def seen(self):
+    def observe(self):
         if self.what == "draws by its spaces":
             return self.observation_space.sample() * self.action_space.sample()
         if self.steps == 3:
@@ -144,10 +144,10 @@ class Odd(gymnasium.Env):
             "nested": {"deep": [np.ones(self.steps)]},
         }
         if self.what == "four answers":
-            return self.seen(), 1.0, False, {}
+            return self.observe(), 1.0, False, {}
         reward = 1e9 if self.what == "huge reward" else 1.0
-        return self.seen(), reward, self.steps == LONG, False, info if self.what == "odd infos" else {}
+        return self.observe(), reward, self.steps == LONG, False, info if self.what == "odd infos" else {}
 
 
-for task in (Own, Odd):
-    gymnasium.register(f"{task.__name__}-v0", task)
+gymnasium.register("Own-v0", ArraySharingEnv)
+gymnasium.register("Odd-v0", FaultyEnv)

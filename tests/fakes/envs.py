@@ -1,4 +1,4 @@
-"""A task as a user would write one: its episodes are short or long by chance, and each step pays 1."""
+"""TorchRL environments of one or several agents whose observations and returns are known."""
 
 import os
 import random
@@ -35,11 +35,11 @@ ACTIONS = {
 
 
 class Corridor(gymnasium.Env):
-    """Gymnasium's, and registered nowhere."""
+    """Unregistered Gymnasium environment."""
 
 
-class DrawsGlobally(gymnasium.Env):
-    """Observes at each start what the three global generators give."""
+class GlobalRandomEnv(gymnasium.Env):
+    """Environment whose first observation is drawn from the three global generators."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float64)
     action_space = gymnasium.spaces.Discrete(2)
@@ -53,18 +53,20 @@ class DrawsGlobally(gymnasium.Env):
         return self.drawn, 1.0, False, True, {}
 
 
-def drawing(device: str = "cpu") -> GymWrapper:
-    return GymWrapper(DrawsGlobally(), device=device)
+def make_global_random_env(device: str = "cpu") -> GymWrapper:
+    return GymWrapper(GlobalRandomEnv(), device=device)
 
 
-class Toy(EnvBase):
-    """Observes (steps so far, length of the episode, the last action); ends by itself after that length.
+class CountingEnv(EnvBase):
+    """Environment that observes (steps so far, length of the episode, the last action); spec step pays 1.
+
+    An episode is short or long by chance, and terminates after its length.
 
     Args:
         short: steps of one episode in two.
         long: steps of the others.
         actions: a key of ``ACTIONS``.
-        resettable: a canary's ``False`` fails whatever resets it.
+        resettable: ``False`` fails at any reset.
         device: where the tensors live.
     """
 
@@ -102,14 +104,14 @@ class Toy(EnvBase):
         self.generator.manual_seed(seed)
 
 
-class Spoilt(Toy):
-    """Gives what is no number from one step of its life on, while the environment variable ``SPOILT`` is set.
+class NaNEnv(CountingEnv):
+    """Environment that returns NaN from one of its steps on, while the variable ``SPOILT`` is set.
 
     Args:
-        what: ``observation``, ``reward`` or ``reset``, the observation an episode begins with.
-        at: the step.
-        value: given in place of a number.
-        spared: the seed of an environment that is left alone.
+        what: ``observation``, ``reward`` or ``reset``, the first observation of an episode.
+        at: the step, counted over episodes.
+        value: ``nan`` or ``inf``.
+        spared: the seed of an environment without NaN.
     """
 
     def __init__(
@@ -119,32 +121,32 @@ class Spoilt(Toy):
         self.what, self.at, self.value, self.spared = what, at, float(value), spared
         self.taken, self.seed = 0, None
 
-    def spoil(self, given: TensorDictBase, key: str) -> TensorDictBase:
+    def write_nan(self, result: TensorDictBase, key: str) -> TensorDictBase:
         now = self.taken >= self.at and self.seed != self.spared and "SPOILT" in os.environ
-        return given.set(key, given[key] * self.value) if now else given
+        return result.set(key, result[key] * self.value) if now else result
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
-        given = super()._reset(tensordict, **kwargs)
-        return self.spoil(given, "observation") if self.what == "reset" else given
+        result = super()._reset(tensordict, **kwargs)
+        return self.write_nan(result, "observation") if self.what == "reset" else result
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         self.taken += 1
-        given = super()._step(tensordict)
-        return given if self.what == "reset" else self.spoil(given, self.what)
+        result = super()._step(tensordict)
+        return result if self.what == "reset" else self.write_nan(result, self.what)
 
     def _set_seed(self, seed: int | None) -> None:
         super()._set_seed(seed)
         self.seed = seed
 
 
-class Team(EnvBase):
-    """Several agents in environments that it steps all at once; the first is paid 1 a step, the second 2, ...
+class CountingTeam(EnvBase):
+    """Environment of several agents; in spec step the first gets the reward 1, the second 2, ...
 
-    Each observes (steps so far, length of the episode, its own last action). Episodes end by themselves.
+    Each observes (steps so far, length of the episode, its own last action). Episodes terminate.
 
     Args:
         num_envs: environments stepped together.
-        agents: in each.
+        agents: in spec environment.
         short: steps of one episode in two.
         long: steps of the others.
         actions: ``continuous``, ``one_hot`` or ``integer``.
@@ -164,15 +166,15 @@ class Team(EnvBase):
         self.lengths, self.whole = torch.tensor([short, long]), (num_envs, agents)
         self.steps = self.length = torch.zeros(num_envs, dtype=torch.int64)
         self.observation_spec = self.of_agents(observation=Unbounded((*self.whole, 3)))
-        each = ACTIONS[actions]()
-        self.action_spec = self.of_agents(action=each.expand(*self.whole, *each.shape))
+        spec = ACTIONS[actions]()
+        self.action_spec = self.of_agents(action=spec.expand(*self.whole, *spec.shape))
         self.reward_spec = self.of_agents(reward=Unbounded((*self.whole, 1)))
         self.generator = torch.Generator()
 
     def of_agents(self, **entries: TensorSpec) -> Composite:
         return Composite(agents=Composite(entries, shape=self.whole), shape=self.batch_size)
 
-    def give(self, action: torch.Tensor | float, **entries: torch.Tensor) -> TensorDict:
+    def make_result(self, action: torch.Tensor | float, **entries: torch.Tensor) -> TensorDict:
         now = torch.stack([self.steps, self.length], -1).float()[:, None].expand(*self.whole, 2)
         action = torch.as_tensor(action).float().expand(*self.whole)[..., None]
         agents = TensorDict({"observation": torch.cat([now, action], -1)}, self.whole)
@@ -183,24 +185,24 @@ class Team(EnvBase):
         begins = everywhere if tensordict is None else tensordict.get("_reset", everywhere[:, None])[:, 0]
         drawn = self.lengths[torch.randint(2, self.batch_size, generator=self.generator)]
         self.steps, self.length = self.steps.where(~begins, 0), torch.where(begins, drawn, self.length)
-        return self.give(0.0)
+        return self.make_result(0.0)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         self.steps = self.steps + 1
         ended = (self.steps == self.length)[:, None]
         action = tensordict["agents", "action"].float().reshape(*self.whole, -1)[..., 0]
-        given = self.give(action, terminated=ended, done=ended.clone())
+        result = self.make_result(action, terminated=ended, done=ended.clone())
         paid = torch.arange(1.0, 1 + self.whole[1]).expand(self.whole)[..., None]
-        return given.set(("agents", "reward"), paid.clone())
+        return result.set(("agents", "reward"), paid.clone())
 
     def _set_seed(self, seed: int | None) -> None:
         self.generator.manual_seed(seed)
 
 
-class Pact(Team):
-    """Two agents, each of which sees -1 or 1; both are paid the share of them that choose the side they see.
+class MatchSidesEnv(CountingTeam):
+    """Environment of two agents that observe -1 or 1; the reward is the share that choose their side.
 
-    An episode is one step. A discrete action is a side, a continuous one has it as its sign.
+    An episode is one step. A discrete action is a side, the sign of a continuous one is a side.
 
     Args:
         num_envs: environments stepped together.
@@ -211,26 +213,28 @@ class Pact(Team):
     def __init__(self, num_envs: int, actions: str = "continuous", device: str = "cpu") -> None:
         super().__init__(num_envs, actions=actions, device=device)
         kinds = {"continuous": Bounded(-1.0, 1.0, shape=(1,)), "integer": Categorical(2)}
-        each, self.kind = (kinds | {"one_hot": OneHot(2)})[actions], actions
+        spec, self.kind = (kinds | {"one_hot": OneHot(2)})[actions], actions
         self.observation_spec = self.of_agents(observation=Unbounded((*self.whole, 1)))
-        self.action_spec = self.of_agents(action=each.expand(*self.whole, *each.shape))
+        self.action_spec = self.of_agents(action=spec.expand(*self.whole, *spec.shape))
 
-    def give(self, action: torch.Tensor | float, **entries: torch.Tensor) -> TensorDict:
-        self.seen = torch.randint(2, self.whole, generator=self.generator)[..., None] * 2.0 - 1
-        agents = TensorDict({"observation": self.seen}, self.whole)
+    def make_result(self, action: torch.Tensor | float, **entries: torch.Tensor) -> TensorDict:
+        self.sides = torch.randint(2, self.whole, generator=self.generator)[..., None] * 2.0 - 1
+        agents = TensorDict({"observation": self.sides}, self.whole)
         return TensorDict({"agents": agents}, self.batch_size).update(entries)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         action = tensordict["agents", "action"]
         chosen = {"integer": action[..., None], "one_hot": action[..., 1:]}.get(self.kind)
         side = action.sign() if chosen is None else 2 * chosen - 1
-        paid = (side == self.seen).float().mean(-2, keepdim=True).expand(*self.whole, 1)
+        paid = (side == self.sides).float().mean(-2, keepdim=True).expand(*self.whole, 1)
         ended = torch.ones(*self.batch_size, 1, dtype=torch.bool)
-        return self.give(0.0, terminated=ended, done=ended.clone()).set(("agents", "reward"), paid.clone())
+        return self.make_result(0.0, terminated=ended, done=ended.clone()).set(
+            ("agents", "reward"), paid.clone()
+        )
 
 
-class Pendulum(gymnasium.ActionWrapper):
-    """Gymnasium's pendulum, whose whole force is ``unit`` in place of 2."""
+class RescaledPendulum(gymnasium.ActionWrapper):
+    """Gymnasium's pendulum, whose greatest force is the action ``unit`` instead of 2."""
 
     def __init__(self, unit: float) -> None:
         super().__init__(PendulumEnv())
@@ -240,4 +244,4 @@ class Pendulum(gymnasium.ActionWrapper):
         return action * (2 / self.unit)
 
 
-gymnasium.register("PendulumIn-v0", Pendulum, max_episode_steps=200)
+gymnasium.register("PendulumIn-v0", RescaledPendulum, max_episode_steps=200)

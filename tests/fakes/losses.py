@@ -1,7 +1,7 @@
-"""A loss of a user's own, for the tests."""
+"""A user's own loss."""
 
 from torchrl.objectives import DQNLoss
 
 
 class SingleStepLoss(DQNLoss):
-    """Regresses single steps."""
+    """DQN's loss of single steps."""

@@ -1,4 +1,4 @@
-"""Tasks that forbid actions and raise where one is taken, as `Allows-v0`; some end badly."""
+"""Environments with action masks, which raise if an invalid action is taken."""
 
 from typing import Any
 
@@ -9,22 +9,22 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 STEPS = 20
 
 
-class ForbiddenError(Exception):
-    """A forbidden action was taken."""
+class InvalidActionError(Exception):
+    """An invalid action was taken."""
 
 
-class Allows(gymnasium.Env):
-    """Some of its actions are allowed at each step, drawn anew, and of these one pays 1.
+class MaskedEnv(gymnasium.Env):
+    """Environment with random valid actions at each step, one of which pays 1.
 
     It observes which one pays, one-hot, and the step.
 
     Args:
-        says: where it says what is allowed: ``entry`` of its dictionary, ``info`` or by a ``method``.
-        actions: how many there are.
-        allowed: how many of them at a step.
+        says: source of the mask: ``entry`` of the observation, ``info`` or ``method``.
+        actions: number of actions.
+        allowed: number of valid ones at a step.
         start: the number of the first.
-        pixels: whether it shows a picture beside.
-        all_forbidden_at: a step at which none is allowed, though the episode goes on.
+        pixels: whether it observes an image, too.
+        all_forbidden_at: a step without a valid action, though the episode continues.
     """
 
     def __init__(
@@ -49,40 +49,40 @@ class Allows(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.steps = 0
-        return self.now()
+        return self.observe()
 
     def step(self, action):
         chosen = int(action) - int(self.action_space.start)
         if not self.mask[chosen]:
-            raise ForbiddenError(f"{chosen} of {self.mask}")
+            raise InvalidActionError(f"{chosen} of {self.mask}")
         self.steps += 1
         reward = float(chosen == self.right)
-        seen, info = self.now()
-        return seen, reward, self.steps == STEPS, False, info
+        observation, info = self.observe()
+        return observation, reward, self.steps == STEPS, False, info
 
-    def now(self):
+    def observe(self):
         actions = int(self.action_space.n)
-        able = self.np_random.permutation(actions)[: self.count]
-        self.right = able[0]
+        valid = self.np_random.permutation(actions)[: self.count]
+        self.right = valid[0]
         self.mask = np.zeros(actions, np.int8)
-        if self.steps not in (self.bad, STEPS):  # at its end a game often has no move left
-            self.mask[able] = 1
-        seen = np.append(np.eye(actions)[self.right], self.steps / STEPS).astype(np.float32)
+        if self.steps not in (self.bad, STEPS):  # at its end a game often has no valid move
+            self.mask[valid] = 1
+        observation = np.append(np.eye(actions)[self.right], self.steps / STEPS).astype(np.float32)
         space = self.observation_space
-        shown = {"observation": seen, "action_mask": self.mask}
+        shown = {"observation": observation, "action_mask": self.mask}
         shown["pixels"] = np.full((12, 12, 1), 12 * self.steps, np.uint8)
-        whole = {key: shown[key] for key in space.spaces} if isinstance(space, Dict) else seen
+        whole = {key: shown[key] for key in space.spaces} if isinstance(space, Dict) else observation
         return whole, {"action_mask": self.mask.copy()} if self.says == "info" else {}
 
 
-class Both(gymnasium.Env):
-    """Two choices, of three options and of four, each with two that are allowed; the first of both pay 1.
+class MaskedMultiDiscreteEnv(gymnasium.Env):
+    """Environment of two choices, of three and four options, with two valid ones each; the first two pay 1.
 
     It observes these.
 
     Args:
-        says: as :class:`Allows`; ``tuple`` says it in ``info``, of each choice by itself.
-        all_forbidden_at: a step at which the second choice has none, though the episode goes on.
+        says: as :class:`MaskedEnv`; ``tuple``: in ``info``, a mask for each choice.
+        all_forbidden_at: a step without a valid second choice, though the episode continues.
     """
 
     action_space = MultiDiscrete([3, 4], start=[0, 5])
@@ -99,36 +99,38 @@ class Both(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.steps = 0
-        return self.now()
+        return self.observe()
 
     def step(self, action):
         row = np.asarray(action) - self.action_space.start
         if not all(mask[chosen] for mask, chosen in zip(self.masks, row, strict=True)):
-            raise ForbiddenError(f"{row} of {self.masks}")
+            raise InvalidActionError(f"{row} of {self.masks}")
         self.steps += 1
         reward = float((row == self.right).all())
-        seen, info = self.now()
-        return seen, reward, self.steps == STEPS, False, info
+        observation, info = self.observe()
+        return observation, reward, self.steps == STEPS, False, info
 
-    def now(self):
-        able = [self.np_random.permutation(size)[:2] for size in (3, 4)]
-        self.right = np.array([each[0] for each in able])
+    def observe(self):
+        valid = [self.np_random.permutation(size)[:2] for size in (3, 4)]
+        self.right = np.array([options[0] for options in valid])
         self.masks = tuple(np.zeros(size, np.int8) for size in (3, 4))
-        for mask, each in zip(self.masks, able, strict=True):
-            mask[each] = 1
+        for mask, options in zip(self.masks, valid, strict=True):
+            mask[options] = 1
         if self.steps == self.bad:
             self.masks[1][:] = 0
-        seen = np.concatenate([np.eye(3)[self.right[0]], np.eye(4)[self.right[1]]]).astype(np.float32)
+        observation = np.concatenate([np.eye(3)[self.right[0]], np.eye(4)[self.right[1]]]).astype(np.float32)
         flat = np.concatenate(self.masks)
-        told = {"info": {"action_mask": flat}, "tuple": {"action_mask": self.masks}}.get(self.says, {})
-        return {"observation": seen, "action_mask": flat} if self.says == "entry" else seen, told
+        info = {"info": {"action_mask": flat}, "tuple": {"action_mask": self.masks}}.get(self.says, {})
+        return {
+            "observation": observation,
+            "action_mask": flat,
+        } if self.says == "entry" else observation, info
 
 
-class Walls(gymnasium.Env):
-    """A way through rooms of ``size`` by ``size``, from a corner to the opposite one, a step costs 1.
+class MaskedMazeEnv(gymnasium.Env):
+    """Maze of ``size`` x ``size`` cells, from one corner to the opposite one; each step costs 1.
 
-    A wall has gaps at its ends by turns. What leads into a wall is forbidden or, with ``heeds=False``, does
-    nothing.
+    Walls have gaps at alternate ends. A move into a wall is invalid or, with ``heeds=False``, has no effect.
     """
 
     MOVES = ((0, 1), (1, 0), (0, -1), (-1, 0))
@@ -147,25 +149,25 @@ class Walls(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.place = (0, 0)
-        return self.now()
+        return self.observe()
 
     def step(self, action):
         row, column = (here + by for here, by in zip(self.place, self.MOVES[action], strict=True))
         if self.free(row, column):
             self.place = (row, column)
         elif self.heeds:
-            raise ForbiddenError(f"{action} at {self.place}")
-        seen, info = self.now()
-        return seen, -1.0, self.place == (self.size - 1, self.size - 1), False, info
+            raise InvalidActionError(f"{action} at {self.place}")
+        observation, info = self.observe()
+        return observation, -1.0, self.place == (self.size - 1, self.size - 1), False, info
 
-    def now(self):
-        seen = np.zeros((2, self.size), np.float32)
-        seen[[0, 1], self.place] = 1
+    def observe(self):
+        observation = np.zeros((2, self.size), np.float32)
+        observation[[0, 1], self.place] = 1
         row, column = self.place
         mask = np.array([self.free(row + by, column + along) for by, along in self.MOVES], np.int8)
-        return seen.ravel(), {"action_mask": mask} if self.heeds else {}
+        return observation.ravel(), {"action_mask": mask} if self.heeds else {}
 
 
-gymnasium.register("Allows-v0", Allows)
-gymnasium.register("Both-v0", Both)
-gymnasium.register("Walls-v0", Walls, max_episode_steps=200)
+gymnasium.register("Allows-v0", MaskedEnv)
+gymnasium.register("Both-v0", MaskedMultiDiscreteEnv)
+gymnasium.register("Walls-v0", MaskedMazeEnv, max_episode_steps=200)

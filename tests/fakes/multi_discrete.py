@@ -1,4 +1,4 @@
-"""A task of several choices at once, `Shown-v0`, whose best actions are what it shows."""
+"""Environment `Shown-v0` of multi-discrete actions, whose best action is the observation."""
 
 from copy import deepcopy
 from typing import Any
@@ -21,8 +21,8 @@ SPACES = {
 }
 
 
-class Shown(gymnasium.Env):
-    """Shows what is to be chosen, anew at each of five steps, and pays the share that is chosen so.
+class MultiDiscreteEnv(gymnasium.Env):
+    """Environment that observes a random target action and pays the share of it that the action matches.
 
     Args:
         space: a key of ``SPACES``.
@@ -32,40 +32,42 @@ class Shown(gymnasium.Env):
 
     def __init__(self, space: str, render_mode: str | None = None) -> None:
         self.action_space, self.render_mode = deepcopy(SPACES[space]), render_mode
-        self.wishes = deepcopy(self.action_space)
-        flat = flatten_space(self.wishes)
+        self.target_space = deepcopy(self.action_space)
+        flat = flatten_space(self.target_space)
         self.observation_space = Box(flat.low.astype(np.float32), flat.high.astype(np.float32))
 
-    def show(self) -> np.ndarray:
-        """Another wish."""
-        self.wish = self.wishes.sample()
-        return flatten(self.wishes, self.wish).astype(np.float32)
+    def draw_target(self) -> np.ndarray:
+        """Draws a target and returns it as an observation."""
+        self.target = self.target_space.sample()
+        return flatten(self.target_space, self.target).astype(np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins five steps."""
         super().reset(seed=seed)
         if seed is not None:
-            self.wishes.seed(seed)
+            self.target_space.seed(seed)
         self.left = 5
-        return self.show(), {}
+        return self.draw_target(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        """Pays 1 for what was shown, less for what is partly so."""
+        """Pays 1 for the target, less for a partial match."""
         assert self.action_space.contains(action), action
-        missed = np.minimum(1, np.abs(row(action) - row(self.wish))).mean()
+        missed = np.minimum(1, np.abs(to_vector(action) - to_vector(self.target))).mean()
         self.left -= 1
-        return self.show(), 1 - float(missed), self.left == 0, False, {}
+        return self.draw_target(), 1 - float(missed), self.left == 0, False, {}
 
     def render(self) -> np.ndarray:
-        """Black or white, as the first number that is shown."""
-        return np.full((16, 16, 3), 255 * bool(row(self.wish)[0] > 0), np.uint8)
+        """A black or white image, by the target's first number."""
+        return np.full((16, 16, 3), 255 * bool(to_vector(self.target)[0] > 0), np.uint8)
 
 
-def row(value: Any) -> np.ndarray:
-    """The numbers of an action, ``[n]``."""
+def to_vector(value: Any) -> np.ndarray:
+    """An action as a vector of floats, ``[n]``."""
     if isinstance(value, dict | tuple):
-        return np.concatenate([row(each) for each in (value.values() if isinstance(value, dict) else value)])
+        return np.concatenate(
+            [to_vector(part) for part in (value.values() if isinstance(value, dict) else value)]
+        )
     return np.ravel(value).astype(float)
 
 
-gymnasium.register("Shown-v0", Shown)
+gymnasium.register("Shown-v0", MultiDiscreteEnv)

@@ -1,4 +1,4 @@
-"""A task by PettingZoo's API as people write one, in which agents end before their episode does."""
+"""PettingZoo environment in which agents end before their episode does."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ from gymnasium.spaces import Box, Dict, Discrete
 from pettingzoo import ParallelEnv
 
 
-class Hunt(ParallelEnv):
-    """Hunter k is paid k + 1 a step, the prey -1; agent k ends by itself after ``lives[k]`` steps.
+class HuntEnv(ParallelEnv):
+    """Environment of two hunters and a prey; agent k terminates after ``lives[k]`` steps.
 
-    Each observes (the steps so far, k), the prey one zero more. A hunter that takes action 2 in an odd
-    step ends a test.
+    Hunter k gets the reward k + 1 in each step, the prey -1. Each observes (steps so far, k), the prey one
+    zero more. Action 2 of a hunter is invalid in odd steps.
 
     Args:
         lives: steps of the two hunters and the prey.
         limit: steps after which the others are truncated.
-        says: where it is told which actions are allowed, ``observation`` or ``info``; ``None`` tells nothing.
+        says: source of the action mask, ``observation`` or ``info``; ``None``: no mask.
         first: the first action's number.
     """
 
@@ -47,25 +47,27 @@ class Hunt(ParallelEnv):
     def masks(self, agent: str) -> np.ndarray:
         return np.array([1, 1, agent == "prey_0" or self.steps % 2 == 0], np.int8)
 
-    def seen(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def observe_all(self) -> dict[str, Any]:
+        observations: dict[str, Any] = {}
         for k, agent in enumerate(self.possible_agents):
             if agent in self.acting:
                 row = np.array([self.steps, k, 0][: 2 + (agent == "prey_0")], np.float32)
-                told = self.says == "observation" and agent != "prey_0"
-                found[agent] = {"observation": row, "action_mask": self.masks(agent)} if told else row
-        return found
+                has_mask = self.says == "observation" and agent != "prey_0"
+                observations[agent] = (
+                    {"observation": row, "action_mask": self.masks(agent)} if has_mask else row
+                )
+        return observations
 
     def infos(self) -> dict[str, Any]:
-        told = self.says == "info"
-        return {agent: {"action_mask": self.masks(agent)} if told else {} for agent in self.acting}
+        has_mask = self.says == "info"
+        return {agent: {"action_mask": self.masks(agent)} if has_mask else {} for agent in self.acting}
 
     def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         if seed is not None:
             self.rng = np.random.default_rng(seed)
         self.steps, self.drawn = 0, self.rng.random()
         self.agents = self.acting = [*self.possible_agents]
-        return self.seen(), self.infos()
+        return self.observe_all(), self.infos()
 
     def step(self, actions: dict[str, int]) -> tuple[dict, dict, dict, dict, dict]:
         assert set(actions) == set(self.agents)
@@ -77,8 +79,14 @@ class Hunt(ParallelEnv):
         terminated = {agent: self.steps >= lives[agent] for agent in self.acting}
         truncated = dict.fromkeys(self.acting, self.steps >= self.limit)
         paid = {agent: -1.0 if agent == "prey_0" else k + 1.0 for k, agent in enumerate(self.possible_agents)}
-        self.agents = [each for each in self.acting if not (terminated[each] or truncated[each])]
-        return self.seen(), {each: paid[each] for each in self.acting}, terminated, truncated, self.infos()
+        self.agents = [agent for agent in self.acting if not (terminated[agent] or truncated[agent])]
+        return (
+            self.observe_all(),
+            {agent: paid[agent] for agent in self.acting},
+            terminated,
+            truncated,
+            self.infos(),
+        )
 
     def render(self) -> np.ndarray:
         return np.full((20, 30, 3), 10 * self.steps, np.uint8)

@@ -1,4 +1,4 @@
-"""Tasks whose right answer is known, as `Probe-v0`, and how every algorithm is set to them."""
+"""Probe environments with known values, such as `Probe-v0`, and settings of every algorithm for them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,8 +23,8 @@ from tests.conftest import data_of, settings
 SPACES = {"discrete": lambda: Discrete(2), "continuous": lambda: Box(-1, 1, (1,), np.float32)}
 
 
-class Probe(gymnasium.Env):
-    """The smallest tasks, each of which needs one thing more of an algorithm (after Andy Jones).
+class ProbeEnv(gymnasium.Env):
+    """Smallest environments, each of which needs one more ability of an algorithm (after Andy Jones).
 
     Args:
         kind: ``discounting`` has two steps, observed as 0 and 1, of which the second pays 1. The others have
@@ -39,19 +39,28 @@ class Probe(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
-        self.seen = 0.0 if self.kind == "discounting" else self.np_random.choice([-1.0, 1.0])
-        return np.float32([self.seen]), {}
+        self.observed = 0.0 if self.kind == "discounting" else self.np_random.choice([-1.0, 1.0])
+        return np.float32([self.observed]), {}
 
     def step(self, action: Any) -> Any:
-        seen, side = self.seen, (2 * action - 1 if self.action_space.shape == () else np.sign(action[0]))
-        pays = {"constant": 1, "observation": seen, "discounting": seen, "action": side, "both": side * seen}
-        ended = self.kind != "discounting" or bool(seen)
-        self.seen = 1.0 if self.kind == "discounting" else seen
-        return np.float32([self.seen]), float(pays[self.kind]), ended, False, {}
+        observed, side = (
+            self.observed,
+            (2 * action - 1 if self.action_space.shape == () else np.sign(action[0])),
+        )
+        pays = {
+            "constant": 1,
+            "observation": observed,
+            "discounting": observed,
+            "action": side,
+            "both": side * observed,
+        }
+        ended = self.kind != "discounting" or bool(observed)
+        self.observed = 1.0 if self.kind == "discounting" else observed
+        return np.float32([self.observed]), float(pays[self.kind]), ended, False, {}
 
 
 def worth(kind: str, observation: Tensor, gamma: float) -> Tensor:
-    """What a state of a probe that no action changes is worth, ``[..., 1]``."""
+    """The value of a probe's state if actions have no effect, ``[..., 1]``."""
     return {
         "constant": torch.ones_like(observation),
         "observation": observation,
@@ -59,11 +68,11 @@ def worth(kind: str, observation: Tensor, gamma: float) -> Tensor:
     }[kind]
 
 
-class Clockwork(gymnasium.Env):
-    """Observes a lot drawn for the episode, and the step; all else follows from these, whatever is done.
+class ClockworkEnv(gymnasium.Env):
+    """Environment that observes a random number of the episode and the step, which determine all else.
 
-    A lot below 1/3 ends at step 3. The others run into the time limit at step 5, at which a lot above 2/3
-    ends by itself, too.
+    An episode of a number below 1/3 terminates at step 3. The others are truncated at step 5, and those above
+    2/3 terminate then, too.
     """
 
     LIMIT = 5
@@ -78,73 +87,73 @@ class Clockwork(gymnasium.Env):
         return self.now, {}
 
     def step(self, action: Any) -> Any:
-        self.now, reward, terminated, _ = (each.numpy() for each in following(torch.tensor(self.now)))
+        self.now, reward, terminated, _ = (entry.numpy() for entry in following(torch.tensor(self.now)))
         return self.now, float(reward), bool(terminated), False, {}
 
 
 def following(observation: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What comes after observations ``[..., 2]`` of :class:`Clockwork`.
+    """The transition from observations ``[..., 2]`` of :class:`ClockworkEnv`.
 
     Returns:
-        The next observation ``[..., 2]``; ``[...]`` reward, whether it ended and whether its time was up.
+        The next observation ``[..., 2]``; reward, terminated and truncated, ``[...]``.
     """
     lot, step = observation[..., 0], observation[..., 1] + 1
-    time_is_up = step == Clockwork.LIMIT
+    time_is_up = step == ClockworkEnv.LIMIT
     ended = ((lot < 1 / 3) & (step == 3)) | ((lot > 2 / 3) & time_is_up)
     return torch.stack([lot, step], -1), lot + step, ended, time_is_up
 
 
-gymnasium.register("Probe-v0", entry_point=Probe)
-gymnasium.register("Clockwork-v0", entry_point=Clockwork, max_episode_steps=Clockwork.LIMIT)
+gymnasium.register("Probe-v0", entry_point=ProbeEnv)
+gymnasium.register("Clockwork-v0", entry_point=ClockworkEnv, max_episode_steps=ClockworkEnv.LIMIT)
 
 
 def cases() -> Iterator[tuple[str, str]]:
-    """Every algorithm in ``configs/algo`` with each kind of actions that it declares."""
+    """Every algorithm in ``configs/algo`` with each kind of action that it declares."""
     for algo, spaces in algorithms().items():
         yield from ((algo, actions) for actions in SPACES if actions in spaces)
 
 
 def overrides_of(algo: str, actions: str, task: str) -> list[str]:
-    """A run of a case on a task, which is an id here and its arguments, as ``"Probe-v0 kind=both"``."""
+    """The overrides of an algorithm on an environment here, such as ``"Probe-v0 kind=both"``."""
     id, *arguments = task.split()
     words = [f"algo={algo}", "env=gym", f"env.id={__name__}:{id}", f"+env.actions={actions}"]
     words += ["transforms=plain"]
     return [
         *words,
-        *(f"+env.{each}" for each in arguments),
+        *(f"+env.{argument}" for argument in arguments),
         *data_of(algo, "later"),
     ]
 
 
 def offline(algo: str) -> bool:
-    """Whether it declares that it learns from a data set."""
+    """Whether an algorithm learns from an offline dataset."""
     return bool(data_of(algo))
 
 
 def imitates(algo: str) -> bool:
-    """Whether it does what data did, and judges nothing by rewards."""
+    """Whether an algorithm imitates and ignores rewards."""
     return algo in ("bc", "decision_transformer", "gail")
 
 
 def fresh(algo: str) -> bool:
-    """Whether it declares that it learns from fresh batches alone; to compose it takes longer."""
+    """Whether an algorithm is on-policy, by its declaration."""
     return content(f"/algo/{algo}")["compatible_with"].get("minibatches") == ["epochs"]
 
 
 def learns_from(keys: Mapping[str, Any]) -> str:
-    """``fresh`` batches, a ``replay`` memory or the ``data`` of another run, as the settings of a run say."""
+    """The source of minibatches: ``fresh`` batches, a ``replay`` buffer or an offline dataset, ``data``."""
     if keys["collector"]["_target_"].endswith(".DatasetCollector"):
         return "data"
     return "fresh" if issubclass(get_object(keys["minibatches"]["_target_"]), Epochs) else "replay"
 
 
 def small(overrides: list[str], **numbers: Mapping[str, Any]) -> list[str]:
-    """The overrides with numbers for a run of seconds.
+    """Overrides with hyperparameters for a run of seconds.
 
     Args:
         overrides: of :func:`overrides_of`.
-        **numbers: for ``all`` algorithms and for those that learn from ``fresh``, ``replay`` or ``data``.
-            What an algorithm has no key for is left out.
+        **numbers: for ``all`` algorithms, and by :func:`learns_from`. Keys that an algorithm lacks are left
+            out.
     """
     keys = settings(*overrides).model_dump()
     wanted = {**numbers["all"], **numbers.get(learns_from(keys), {})}
@@ -152,10 +161,10 @@ def small(overrides: list[str], **numbers: Mapping[str, Any]) -> list[str]:
 
 
 def supplied(overrides: list[str], run: Callable[..., Path]) -> list[str]:
-    """The overrides with a data set, played at random on the same task, for what learns from one."""
+    """Overrides with a dataset of random actions in the same environment, for offline algorithms."""
     if (keys := settings(*overrides).model_dump())["data"] is None:
         return overrides
-    task = [each for each in overrides if each.startswith(("env", "+env", "transforms"))]
+    task = [override for override in overrides if override.startswith(("env", "+env", "transforms"))]
     able = [algo for algo, actions in cases() if actions == keys["env"]["actions"]]
     online = ((algo, settings(f"algo={algo}", *task)) for algo in able if not offline(algo))
     player = next(algo for algo, chosen in online if learns_from(chosen.model_dump()) == "replay")
@@ -165,13 +174,13 @@ def supplied(overrides: list[str], run: Callable[..., Path]) -> list[str]:
 
 
 def judges(networks: Mapping[str, str]) -> list[str]:
-    """The arguments of a loss that judge states or actions; an actor does where there is nothing else."""
+    """A loss's arguments that are critics, or else the actor."""
     apart = [argument for argument, part in networks.items() if part != "actor"]
     return apart or list(networks)
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, before: Callable[..., Callable[..., None] | None]) -> None:
-    """Shows a test every update of a run: ``before(loss, minibatch)`` may return what is given its losses."""
+    """Calls ``before(loss, minibatch)`` at each update of a run; it may return a callback for the losses."""
 
     class Watched(hydrl.training.Update):
         def __init__(self, loss: LossModule, *args: Any, **kwargs: Any) -> None:

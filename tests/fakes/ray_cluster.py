@@ -1,4 +1,4 @@
-"""Two Ray nodes on this machine, as processes with resources of their own, of which one can be lost."""
+"""Ray cluster of two nodes on this machine, one of which can be killed."""
 
 import os
 import shutil
@@ -17,11 +17,11 @@ RAY = str(Path(sys.executable).with_name("ray"))
 
 
 class Nodes:
-    """Starts them, the second with a CPU.
+    """Two Ray nodes, the second with one CPU.
 
     Args:
-        folder: of their sockets and logs, by which their processes are known.
-        cpus: of the first.
+        folder: of their sockets and logs, which identifies their processes.
+        cpus: of the first node.
     """
 
     def __init__(self, folder: str, cpus: int) -> None:
@@ -40,24 +40,26 @@ class Nodes:
 
     def processes(self) -> set[psutil.Process]:
         named = {
-            each for each in psutil.process_iter(["cmdline"]) if self.folder in str(each.info["cmdline"])
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if self.folder in str(process.info["cmdline"])
         }
-        return named.union(*(each.children(recursive=True) for each in named))
+        return named.union(*(process.children(recursive=True) for process in named))
 
     def lose(self) -> None:
-        """Kills what makes the second one a node."""
-        next(each for each in self.second if each.name() == "raylet").kill()
+        """Kills the second node's raylet."""
+        next(process for process in self.second if process.name() == "raylet").kill()
 
 
 @contextmanager
 def two_nodes(cpus: int = 1) -> Iterator[Nodes]:
-    """For the block; nothing of them is left."""
+    """Context manager of two nodes; kills all of their processes at its end."""
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # a socket's path is short
     nodes = None
     try:
         nodes = Nodes(folder, cpus)
         yield nodes
     finally:
-        for each in nodes.processes() if nodes else ():
-            os.kill(each.pid, signal.SIGKILL)
+        for process in nodes.processes() if nodes else ():
+            os.kill(process.pid, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""Reads data files one after another in a process of its own: ``python damaged.py KIND FOLDER FIRST``.
+"""Reads damaged data files in a separate process: ``python read_damaged_data.py KIND FIRST``.
 
-A line before each, its number, and one after it, what came of it: who started it knows which one it died of.
+It prints one line for each file, so that its parent knows at which file it crashed.
 """
 
 import json
@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-MESSAGE = 400  # characters of a message, that is one line
+MESSAGE = 400  # characters of a message
 
 
 def spoilt(whole: bytes, random: random.Random) -> bytes:
-    """A file with one kind of damage; half of it is where formats keep what they declare."""
+    """A file's bytes with one random kind of damage, in half of the cases in a header or footer."""
     data, place = bytearray(whole), random.randrange(len(whole))
     if random.random() < 0.5:
         place = random.choice(
@@ -38,40 +38,40 @@ def spoilt(whole: bytes, random: random.Random) -> bytes:
 
 
 def outcomes(kind: str, files: list[Path]) -> list[str]:
-    """What came of each: ``read``, ``refused: MESSAGE``, ``raised: ERROR`` or ``crashed: CODE``."""
-    found: list[str] = []
-    listed = json.dumps([str(each) for each in files])
-    while len(found) < len(files):
+    """The outcome of each file: ``read``, ``refused: MESSAGE``, ``raised: ERROR`` or ``crashed: CODE``."""
+    results: list[str] = []
+    listed = json.dumps([str(file) for file in files])
+    while len(results) < len(files):
         done = subprocess.run(
-            [sys.executable, __file__, kind, str(len(found))],
+            [sys.executable, __file__, kind, str(len(results))],
             input=listed, capture_output=True, text=True, timeout=1_800, check=False,
         )  # fmt: skip
-        found += done.stdout.splitlines()
+        results += done.stdout.splitlines()
         if done.returncode:
-            found.append(f"crashed: {done.returncode} {done.stderr[-300:]}")
-    return found
+            results.append(f"crashed: {done.returncode} {done.stderr[-300:]}")
+    return results
 
 
 def main() -> None:
-    """Reads those from the one of that number on."""
+    """Reads the files from number FIRST on."""
     from hydrl.datasets import files as columns
     from hydrl.errors import UserError
 
     kind, first = sys.argv[1], int(sys.argv[2])
     for file in json.load(sys.stdin)[first:]:
         try:
-            made = columns.read_columns(kind, Path(file), "data.path=FILE")
-            columns.transitions(made)
-            told = "read"
+            table = columns.read_columns(kind, Path(file), "data.path=FILE")
+            columns.transitions(table)
+            outcome = "read"
         except UserError as error:
-            told = f"refused: {error}" if "\n" not in str(error) else "raised: a message of several lines"
+            outcome = f"refused: {error}" if "\n" not in str(error) else "raised: a message of several lines"
         except Exception as error:
-            told = f"raised: {type(error).__name__}: {' '.join(str(error).split())}"
-        print(told, flush=True)
+            outcome = f"raised: {type(error).__name__}: {' '.join(str(error).split())}"
+        print(outcome, flush=True)
 
 
 def folder_of(whole: Path, damaged: str, content: bytes, into: Path) -> Path:
-    """A copy of a set of several files, one of which has another content."""
+    """A copy of a dataset of several files, one of which has another content."""
     shutil.copytree(whole, into)
     (into / damaged).write_bytes(content)
     return into

@@ -1,4 +1,4 @@
-"""Tasks that keep what decides their reward where it is hard to find, each in another place."""
+"""Environments whose rewards depend on state in places that are hard to find."""
 
 import array
 import random
@@ -18,7 +18,7 @@ Mode = Enum("Mode", ["CALM", "STORM"])
 
 
 class History(deque):
-    """Its class is not the standard library's."""
+    """Subclass of a standard container."""
 
     total = 0.0
 
@@ -28,8 +28,8 @@ class History(deque):
         return self.total + sum(self)
 
 
-class Task(gymnasium.Env):
-    """Episodes of 9 steps, each paying what :meth:`pay` says."""
+class StatefulEnv(gymnasium.Env):
+    """Environment with episodes of 9 steps, whose rewards are :meth:`pay`."""
 
     def __init__(self) -> None:
         self.observation_space, self.action_space = Box(-1.0, 1.0, (2,)), Box(-1.0, 1.0, (1,))
@@ -56,8 +56,8 @@ class Task(gymnasium.Env):
         raise NotImplementedError
 
 
-class Containers(Task):
-    """What of the standard library there is to keep things in, one of them by two names."""
+class Containers(StatefulEnv):
+    """State in the standard library's containers, one of them under two names."""
 
     class Calm:
         factor = 1.0
@@ -105,15 +105,15 @@ class Containers(Task):
         self.by[Mode.CALM][0] += 1
         self.ring[1][0] += action
         deep = sum(self.deep[now % 3][now % 2])
-        kept = sum(self.last) + self.history.take(action) + self.counts[3] + deep + len(self.deep)
-        kept += "ab".index(next(iter(self.order))) + len(self.set) + self.pairs[0].right + self.own["n"] % 3
-        kept += sum(self.bytes) % 5 + self.numbers[0] + (self.mode is Mode.STORM) + self.by["a", 1][0]
-        kept += self.by[Mode.CALM][0] % 3 + self.ring[0] + self.bonus()
-        return kept * self.weather.factor + self.same[0] % 5 + self.ends[0][0] % 3 + self.ends[1][0]
+        total = sum(self.last) + self.history.take(action) + self.counts[3] + deep + len(self.deep)
+        total += "ab".index(next(iter(self.order))) + len(self.set) + self.pairs[0].right + self.own["n"] % 3
+        total += sum(self.bytes) % 5 + self.numbers[0] + (self.mode is Mode.STORM) + self.by["a", 1][0]
+        total += self.by[Mode.CALM][0] % 3 + self.ring[0] + self.bonus()
+        return total * self.weather.factor + self.same[0] % 5 + self.ends[0][0] % 3 + self.ends[1][0]
 
 
-class Generators(Task):
-    """Draws from all there is to draw from, and from one made at the first reset."""
+class Generators(StatefulEnv):
+    """State in all random generators, one of them made at the first reset."""
 
     rng = None
 
@@ -132,7 +132,7 @@ class Generators(Task):
 
     def pay(self, action: float) -> float:
         drawn = self.rng.random() + self.observation_space.sample()[0] + self.nested.sample()["a"][0][0]
-        drawn += sum(each.random() for each in self.made)
+        drawn += sum(generator.random() for generator in self.made)
         return drawn + np.random.rand() + random.random() + torch.rand(()).item()
 
 
@@ -144,31 +144,31 @@ def counted() -> int:
     return counted.calls
 
 
-class OfTheModule(Task):
+class OfTheModule(StatefulEnv):
     def pay(self, action: float) -> float:
         global COUNT
         COUNT += 1
         return COUNT
 
 
-class OfAFunction(Task):
+class OfAFunction(StatefulEnv):
     def pay(self, action: float) -> float:
         return counted()
 
 
-class OfALibrary(Task):
+class OfALibrary(StatefulEnv):
     def pay(self, action: float) -> float:
         gymnasium.Env.hidden = getattr(gymnasium.Env, "hidden", 0) + 1
         return gymnasium.Env.hidden
 
 
-class OfTheClock(Task):
+class OfTheClock(StatefulEnv):
     def pay(self, action: float) -> float:
         return time.time() % 1_000
 
 
-class Unseeded(Task):
-    """Its episodes alone draw, with a generator of their own."""
+class Unseeded(StatefulEnv):
+    """Draws at resets from an unseeded generator."""
 
     def begin(self) -> None:
         self.worth = np.random.default_rng().random()
@@ -177,7 +177,7 @@ class Unseeded(Task):
         return self.worth
 
 
-class Swapped(Task):
+class Swapped(StatefulEnv):
     """Becomes another class in the middle of each episode."""
 
     def begin(self) -> None:
@@ -194,8 +194,8 @@ class Other(Swapped):
         return 1.0
 
 
-class Hidden(Task):
-    """Looks from the fifth step of an episode on into a part of an array that another name has too."""
+class Hidden(StatefulEnv):
+    """From the fifth step of an episode on, reads a view of an array with another name."""
 
     def begin(self) -> None:
         self.whole, self.part = np.zeros(4), np.zeros(3)
@@ -207,8 +207,8 @@ class Hidden(Task):
         return self.part[0]
 
 
-class Touchy(Task):
-    """Fails where it finds another's state."""
+class Touchy(StatefulEnv):
+    """Fails with another environment's state."""
 
     def begin(self) -> None:
         self.opened = id(self), 0
@@ -219,8 +219,8 @@ class Touchy(Task):
         return 0.0
 
 
-class Port(Task):
-    """As one that listens on a port: of four in a process two train and two evaluate."""
+class Port(StatefulEnv):
+    """Environment that only four times exists in a process, as if it listened on a port."""
 
     limit = 4
 
@@ -240,13 +240,13 @@ class Port(Task):
 SECONDS = 0  # whole ones, of a clock
 
 
-class OfTheHour(Task):
+class OfTheHour(StatefulEnv):
     def pay(self, action: float) -> float:
         return SECONDS
 
 
-class Prices(Task):
-    """Looks into a table that never changes, and into one that does."""
+class Prices(StatefulEnv):
+    """State in a table that never changes, and in one that does."""
 
     rows = 100_000
 
@@ -261,5 +261,5 @@ class Prices(Task):
         return self.table[self.steps] + self.tensor[self.steps] + self.seen[self.steps] % 3
 
 
-for each in Task.__subclasses__():
-    gymnasium.register(f"hidden/{each.__name__}-v0", each)
+for env_class in StatefulEnv.__subclasses__():
+    gymnasium.register(f"hidden/{env_class.__name__}-v0", env_class)

@@ -1,4 +1,4 @@
-"""A game of turns by PettingZoo's API, as people write one."""
+"""Turn-based PettingZoo game."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from gymnasium.spaces import Box, Dict, Discrete
 from pettingzoo import AECEnv
 
 
-class Nim(AECEnv):
-    """Players take one to three of the stones in turn; who takes the last one wins.
+class NimEnv(AECEnv):
+    """Nim: players take one to three stones in turn; who takes the last one wins.
 
     Args:
         stones: at the start.
-        says: where it is told which actions are allowed, ``observation`` or ``info``.
+        says: source of the action mask, ``observation`` or ``info``.
         start: the number of the action that takes one stone.
     """
 
@@ -46,11 +46,11 @@ class Nim(AECEnv):
         self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
         self.terminations = dict.fromkeys(self.agents, False)
         self.truncations = dict.fromkeys(self.agents, False)
-        self.tell()
+        self.write_infos()
 
-    def tell(self) -> None:
-        said = {"action_mask": self.allowed()} if self.says == "info" else {}
-        self.infos = {agent: dict(said) for agent in self.agents}
+    def write_infos(self) -> None:
+        info = {"action_mask": self.allowed()} if self.says == "info" else {}
+        self.infos = {agent: dict(info) for agent in self.agents}
 
     def step(self, action: int | None) -> None:
         mover = self.agent_selection
@@ -66,4 +66,4 @@ class Nim(AECEnv):
             self.rewards = {mover: 1.0, other: -1.0}
             self.terminations = dict.fromkeys(self.agents, True)
         self.agent_selection = other
-        self.tell()
+        self.write_infos()

@@ -412,9 +412,9 @@ MISTAKES: dict[str, list[str]] = {
         "env.id=Ant-v5: env=cartpole is CartPole-v1, with its hyperparameters",
         "Use env=gym env.id=Ant-v5.\n",
     ],
-    "env=cartpole env._target_=tests.fakes.envs.Toy": [
-        "env._target_=tests.fakes.envs.Toy: env=cartpole is hydrl.envs.gymnasium_env, with its",
-        "Use env=custom env._target_=tests.fakes.envs.Toy.\n",
+    "env=cartpole env._target_=tests.fakes.envs.CountingEnv": [
+        "env._target_=tests.fakes.envs.CountingEnv: env=cartpole is hydrl.envs.gymnasium_env, with its",
+        "Use env=custom env._target_=tests.fakes.envs.CountingEnv.\n",
     ],
     "collector=distributed": [
         "collector=distributed: no such option",
@@ -438,7 +438,7 @@ MISTAKES: dict[str, list[str]] = {
         "algo=dqn: acts in discrete action spaces, and env=pendulum has continuous actions",
         "Use algo=a2c, crossq, ddpg, impala, ppo, recurrent_ppo, redq, reinforce, sac, td3 or tqc.\n",
     ],
-    "algo=ppo env=custom env._target_=tests.fakes.envs.Team": [
+    "algo=ppo env=custom env._target_=tests.fakes.envs.CountingTeam": [
         "algo=ppo: acts in continuous, discrete or multi-discrete action spaces, and",
         "Use algo=independent_ddpg, ippo, maddpg, mappo or masac.\n",
     ],
@@ -446,7 +446,7 @@ MISTAKES: dict[str, list[str]] = {
         "algo=mappo: acts in multi-agent continuous, multi-agent discrete or multi-agent",
         "dqn, impala, ppo, prioritized_dqn, r2d2, rainbow, recurrent_ppo, reinforce or sac_discrete.\n",
     ],
-    "algo=mappo env=custom env._target_=tests.fakes.envs.Team actor=tanh_normal": [
+    "algo=mappo env=custom env._target_=tests.fakes.envs.CountingTeam actor=tanh_normal": [
         "actor=tanh_normal: does not go with algo=mappo. Use actor=multi_agent.\n"
     ],
     "algo=mappo env=vmas_navigation env.scenario=balance": [
@@ -467,7 +467,7 @@ MISTAKES: dict[str, list[str]] = {
         "env.scenario=???: no value",
         "Write env.scenario=VALUE, which should be a scenario of VMAS, such as balance.\n",
     ],
-    "algo=mappo env=custom env._target_=tests.fakes.envs.Team +env.num_envs=3": [
+    "algo=mappo env=custom env._target_=tests.fakes.envs.CountingTeam +env.num_envs=3": [
         "env.num_envs=3",
         "the run fills this in",
     ],
@@ -583,8 +583,8 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "actor.activation=Foo": ["actor.activation=Foo", "'Tanh', 'ReLU'"],
     "critic.activation=relu": ["critic.activation=relu", "ReLU"],
-    "algo=dqn env=cartpole critic=state_value critic._target_=tests.fakes.envs.Toy": [
-        "critic=tests.fakes.envs.Toy: does not go with loss=dqn, which reads actor as value_network",
+    "algo=dqn env=cartpole critic=state_value critic._target_=tests.fakes.envs.CountingEnv": [
+        "critic=tests.fakes.envs.CountingEnv: does not go with loss=dqn, which reads actor as value_network",
         "Use critic=null.\n",
     ],
     # An RNN.

@@ -16,7 +16,7 @@ from hydrl.errors import UserError
 from hydrl.networks import actors, critics, heads, materialise
 from hydrl.networks.layers import NoisyLinear
 from tests.conftest import settings
-from tests.fakes.envs import ACTIONS, Toy
+from tests.fakes.envs import ACTIONS, CountingEnv
 
 NETWORK = {"num_cells": [16, 8], "activation": "ELU", "in_keys": ["observation"]}
 CONTINUOUS = {
@@ -40,7 +40,7 @@ EVERY = [
 
 def toy(actions: str, num_envs: int = 1, **kwargs) -> TransformedEnv:
     torch.manual_seed(0)
-    return envs.make_env(partial(Toy, actions=actions, **kwargs), [], num_envs=num_envs, seed=0)
+    return envs.make_env(partial(CountingEnv, actions=actions, **kwargs), [], num_envs=num_envs, seed=0)
 
 
 def build(name: str, env: TransformedEnv, **changes) -> nn.Module:

@@ -13,7 +13,7 @@ from hydrl import envs
 from hydrl.losses.build import make_loss
 from hydrl.networks import actors, critics, heads
 from hydrl.networks.rnn import RecurrentLayer
-from tests.fakes.envs import Toy
+from tests.fakes.envs import CountingEnv
 
 NET = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 
@@ -35,7 +35,7 @@ def squares(env, in_keys):
 
 def toy(actions="continuous", **changes):
     torch.manual_seed(0)
-    return envs.make_env(partial(Toy, actions=actions), [StepCounter], num_envs=2, seed=0, **changes)
+    return envs.make_env(partial(CountingEnv, actions=actions), [StepCounter], num_envs=2, seed=0, **changes)
 
 
 @pytest.mark.parametrize("build", [actors.tanh_normal, actors.deterministic])

@@ -19,7 +19,7 @@ from hydrl.experience.minibatches import estimate_advantages
 from hydrl.losses.build import make_loss
 from hydrl.networks import actors, critics, encoders
 from hydrl.networks.encoders import Encoder
-from tests.fakes.pixel_envs import Dot
+from tests.fakes.pixel_envs import DotEnv
 
 NET = {"num_cells": [8], "activation": "ReLU"}
 
@@ -86,8 +86,8 @@ def test_bytes_are_scaled_by_the_greatest_that_their_space_has():
 def any_picture(kind: str, low, high, transforms=(), num_envs: int = 1):
     """An environment that shows pictures drawn from a space of that kind and those bounds, `[12, 12, 3]`."""
 
-    def task() -> Dot:
-        made, box = Dot(), Box(low, high, (12, 12, 3), np.dtype(kind).type)
+    def task() -> DotEnv:
+        made, box = DotEnv(), Box(low, high, (12, 12, 3), np.dtype(kind).type)
         made.observation_space, made.show, made.side = box, box.sample, 0
         return made
 

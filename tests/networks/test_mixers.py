@@ -14,7 +14,7 @@ from hydrl.errors import UserError
 from hydrl.experience.multi_agent import fill_loss_keys
 from hydrl.networks import mixers, multi_agent
 from tests.conftest import SMALL, loss_of, settings
-from tests.fakes.envs import Team
+from tests.fakes.envs import CountingTeam
 from tests.fakes.probe_envs import watch
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": [("agents", "observation")]}
@@ -30,19 +30,19 @@ ONE_STEP = [
 ]
 
 
-class Told(Team):
+class Told(CountingTeam):
     """The same, which gives a state of two numbers as well."""
 
     def __init__(self, num_envs, **toy):
         super().__init__(num_envs, **toy)
         self.observation_spec["state"] = Unbounded((self.whole[0], 2))
 
-    def give(self, action, **entries):
+    def make_result(self, action, **entries):
         state = torch.stack([self.steps, self.length], -1).float()
-        return super().give(action, state=state, **entries)
+        return super().make_result(action, state=state, **entries)
 
 
-def team(maker=Team, **toy):
+def team(maker=CountingTeam, **toy):
     toy = {"actions": "integer", "agents": 3, **toy}
     return envs.make_env(partial(maker, **toy), [StepCounter], num_envs=4, seed=0)
 
@@ -63,7 +63,7 @@ def test_vdn_is_the_sum_of_the_agents_values():
 
 
 @pytest.mark.parametrize("state_cells", [None, [16], [32, 16]])
-@pytest.mark.parametrize(("maker", "size"), [(Team, 9), (Told, 2)])
+@pytest.mark.parametrize(("maker", "size"), [(CountingTeam, 9), (Told, 2)])
 def test_qmix_rises_with_each_agent_s_value_by_weights_of_the_state(maker, size, state_cells):
     torch.manual_seed(0)
     env = team(maker)
@@ -90,7 +90,10 @@ def test_what_is_worth_more_to_an_agent_is_worth_as_much_to_all_at_the_start_in_
     torch.manual_seed(0)
     env = team(agents=18)
     chosen, seen = torch.randn(1_000, 18, 1, requires_grad=True), torch.randn(1_000, 18, 3)
-    found, by_itself = [], settings("algo=qmix", "env=custom", "env._target_=tests.fakes.envs.Team").mixer
+    found, by_itself = (
+        [],
+        settings("algo=qmix", "env=custom", "env._target_=tests.fakes.envs.CountingTeam").mixer,
+    )
     for state_cells in (by_itself["state_cells"], None):
         mixed = mixers.qmix(env, mixing_embed_dim=32, state_cells=state_cells).module
         (slope,) = torch.autograd.grad(mixed(chosen, seen).sum(), chosen)
@@ -127,7 +130,7 @@ def test_targets_are_of_all_agents_together_or_of_each_and_a_time_limit_bootstra
 ):
     task = [
         "env=custom",
-        "env._target_=tests.fakes.envs.Team",
+        "env._target_=tests.fakes.envs.CountingTeam",
         "+env.short=4",
         "+env.long=4",
         f"+env.actions={actions}",
@@ -198,7 +201,9 @@ def test_each_agent_s_end_is_that_of_all_and_their_reward_the_mean_of_their_own(
 
 
 def test_each_agent_explores_by_itself():
-    chosen = settings("algo=qmix", "env=custom", "env._target_=tests.fakes.envs.Team", "+env.actions=integer")
+    chosen = settings(
+        "algo=qmix", "env=custom", "env._target_=tests.fakes.envs.CountingTeam", "+env.actions=integer"
+    )
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=400, seed=0)
     actor = chosen.build("actor")(env)
     explore = specs.make_exploration(
@@ -219,7 +224,7 @@ def test_the_targets_of_agents_and_mixer_follow_them(run, monkeypatch):
     watch(monkeypatch, lambda loss, minibatch: seen.update(loss=loss))
     words = [
         "env=custom",
-        "env._target_=tests.fakes.envs.Team",
+        "env._target_=tests.fakes.envs.CountingTeam",
         "+env.actions=integer",
         "mixer.mixing_embed_dim=4",
     ]

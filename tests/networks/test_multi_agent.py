@@ -17,14 +17,14 @@ from hydrl.experience.multi_agent import fill_loss_keys
 from hydrl.losses.build import make_loss
 from hydrl.networks import multi_agent
 from tests.conftest import loss_of, settings
-from tests.fakes.envs import Team
+from tests.fakes.envs import CountingTeam
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": [("agents", "observation")]}
 OBSERVATION = ("agents", "observation")
 
 
 def team(*transforms, num_envs=4, **toy):
-    return envs.make_env(partial(Team, **toy), [StepCounter, *transforms], num_envs=num_envs, seed=0)
+    return envs.make_env(partial(CountingTeam, **toy), [StepCounter, *transforms], num_envs=num_envs, seed=0)
 
 
 @pytest.mark.parametrize("num_envs", [1, 4])
@@ -85,7 +85,7 @@ def test_a_centralized_critic_sees_what_all_observe(centralized):
 @pytest.mark.parametrize("algo", ["mappo", "ippo"])
 @pytest.mark.parametrize(("limit", "bootstraps"), [(3, True), (None, False)])
 def test_targets_are_each_agent_s_own_and_a_time_limit_bootstraps(algo, limit, bootstraps):
-    overrides = ["env=custom", "env._target_=tests.fakes.envs.Team", "+env.short=4", "+env.long=4"]
+    overrides = ["env=custom", "env._target_=tests.fakes.envs.CountingTeam", "+env.short=4", "+env.long=4"]
     overrides += [f"+transforms.step_counter.max_steps={limit}"] if limit else []
     chosen = settings(
         f"algo={algo}", *overrides, "loss.value_estimator.lmbda=0", "loss.value_estimator.gamma=0.5"
@@ -114,7 +114,7 @@ def test_targets_are_each_agent_s_own_and_a_time_limit_bootstraps(algo, limit, b
 
 def test_a_value_normaliser_counts_the_critic_s_error_in_deviations_of_its_targets():
     norm = "loss.module.value_norm={_target_:torchrl.modules.PopArtValueNorm}"
-    chosen = settings("algo=mappo", "env=custom", "env._target_=tests.fakes.envs.Team", norm)
+    chosen = settings("algo=mappo", "env=custom", "env._target_=tests.fakes.envs.CountingTeam", norm)
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
     parts = {part: chosen.build(part)(env) for part in ("actor", "critic")}
     loss = loss_of(chosen, specs.action_spec(env), **parts)
@@ -164,7 +164,13 @@ def test_a_critic_of_actions_sees_what_all_do_or_each_does_itself(centralized):
 
 def played(algo, limit, *words):
     """Rows of two environments, the loss over networks for them, whose targets are others, and its parts."""
-    overrides = ["env=custom", "env._target_=tests.fakes.envs.Team", "+env.short=4", "+env.long=4", *words]
+    overrides = [
+        "env=custom",
+        "env._target_=tests.fakes.envs.CountingTeam",
+        "+env.short=4",
+        "+env.long=4",
+        *words,
+    ]
     overrides += [f"+transforms.step_counter.max_steps={limit}"] if limit else []
     chosen = settings(f"algo={algo}", *overrides, "loss.value_estimator.gamma=0.5")
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
@@ -234,7 +240,7 @@ def test_the_entropy_aimed_at_is_that_of_one_agent_s_action():
     torch.testing.assert_close(losses["loss_alpha"], expected.detach(), check_stride=False)
 
 
-class Spoilt(Team):
+class NaNEnv(CountingTeam):
     """The second agent of the third environment is paid what is no number in its second step."""
 
     def _step(self, tensordict):
@@ -244,7 +250,7 @@ class Spoilt(Team):
 
 
 def test_a_reward_that_is_no_number_is_told():
-    env = envs.make_env(Spoilt, [], num_envs=4, seed=0)
+    env = envs.make_env(NaNEnv, [], num_envs=4, seed=0)
     actor = multi_agent.actor(env, **NETWORK, share_params=True)
     options = {"frames_per_batch": 16, "init_random_frames": 0, "num_envs": 4, "seed": 0, "device": "cpu"}
     collector = collectors.make_collector(env, None, actor, **options)
@@ -262,7 +268,7 @@ def test_an_entry_that_is_not_there_is_told_with_those_that_are():
 def test_normalisers_read_nested_entries_as_yaml_says_them(name):
     choice = {"ObservationNorm": "normalized", "VecNormV2": "running_norm"}[name]
     overrides = [f"transforms={choice}", "transforms.normalize.in_keys=[[agents,observation]]"]
-    chosen = settings("algo=mappo", "env=custom", "env._target_=tests.fakes.envs.Team", *overrides)
+    chosen = settings("algo=mappo", "env=custom", "env._target_=tests.fakes.envs.CountingTeam", *overrides)
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
     envs.init_normalizers(env, 400)
     steps = env.rollout(200, break_when_any_done=False)[OBSERVATION][..., 0]
@@ -270,5 +276,5 @@ def test_normalisers_read_nested_entries_as_yaml_says_them(name):
     assert 0.7 < steps.std().item() < 1.3
     start = env.reset()[OBSERVATION]
     known = envs.normalizer_state(env)
-    other = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, normaliser=known)
+    other = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, normalizer=known)
     assert torch.equal(other.reset()[OBSERVATION][..., 0], start[:2, :, 0])

@@ -13,7 +13,7 @@ from hydrl import envs
 from hydrl.networks import actors, heads
 from hydrl.networks.heads import independent_categoricals
 from tests.conftest import loss_of, settings
-from tests.fakes.envs import Toy
+from tests.fakes.envs import CountingEnv
 
 SIZES = [2, 1, 5, 3]
 
@@ -22,7 +22,7 @@ SIZES = [2, 1, 5, 3]
 def table():
     """What the head knows of ``SIZES``."""
     made = heads.multi_categorical(MultiCategorical(SIZES)).wrap.keywords["distribution_kwargs"]
-    assert made["places"].shape == (4, 5)
+    assert made["logit_indices"].shape == (4, 5)
     return made
 
 
@@ -75,7 +75,7 @@ def test_each_option_is_drawn_as_often_as_it_is_likely_and_none_that_is_not_ther
 @pytest.mark.parametrize("builder", [actors.categorical, actors.stochastic])
 @pytest.mark.parametrize(("actions", "logits"), [("several", 5), ("binary", 8)])
 def test_an_actor_of_several_choices_has_a_logit_for_each_option(builder, actions, logits):
-    env = envs.make_env(partial(Toy, actions=actions), [], num_envs=2)
+    env = envs.make_env(partial(CountingEnv, actions=actions), [], num_envs=2)
     actor = builder(env, num_cells=[16], activation="Tanh", init="orthogonal")
     assert sum(p.numel() for p in actor.parameters()) == (3 * 16 + 16) + (16 * logits + logits)
     with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
@@ -90,8 +90,10 @@ def test_an_actor_of_several_choices_has_a_logit_for_each_option(builder, action
 
 def test_the_penalty_of_kl_penalty_is_the_divergence_from_the_policy_that_acted():
     """By the logits that a batch keeps."""
-    chosen = settings("algo=ppo", "env=custom", "env._target_=tests.fakes.envs.Toy", "loss=kl_penalty")
-    env = envs.make_env(partial(Toy, actions="several"), [], num_envs=2)
+    chosen = settings(
+        "algo=ppo", "env=custom", "env._target_=tests.fakes.envs.CountingEnv", "loss=kl_penalty"
+    )
+    env = envs.make_env(partial(CountingEnv, actions="several"), [], num_envs=2)
     actor = chosen.build("actor")(env)
     loss = loss_of(chosen, env, actor=actor, critic=chosen.build("critic")(env, actor))
     with torch.no_grad():

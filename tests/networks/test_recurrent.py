@@ -18,7 +18,7 @@ from hydrl.losses.build import make_loss
 from hydrl.networks import actors, critics
 from hydrl.networks.rnn import RecurrentLayer
 from hydrl.training.evaluator import PolicyEvaluator
-from tests.fakes.envs import Toy
+from tests.fakes.envs import CountingEnv
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 GAMMA, LAMBDA, SEQUENCE = 0.9, 0.7, 5
@@ -27,7 +27,7 @@ GAMMA, LAMBDA, SEQUENCE = 0.9, 0.7, 5
 def recurrent(kind="lstm", num_envs=3, time=40):
     """What acts and judges with a memory, and a batch ``[envs, time]`` with ends of both kinds in it."""
     torch.manual_seed(0)
-    toy = partial(Toy, short=2, long=9, actions="one_hot")
+    toy = partial(CountingEnv, short=2, long=9, actions="one_hot")
     make_env = partial(envs.make_env, toy, [partial(StepCounter, max_steps=6)])
     memory = partial(RecurrentLayer, cell=kind, hidden_size=7)
     actor = actors.stochastic(make_env(num_envs=num_envs, seed=0), **NETWORK, rnn=memory)
@@ -156,7 +156,7 @@ def test_evaluation_remembers():
         returned.append(result[1][0][0])
 
     cell.register_forward_hook(look)
-    make_env = partial(envs.make_env, partial(Toy, short=6, long=6, actions="one_hot"), [StepCounter])
+    make_env = partial(envs.make_env, partial(CountingEnv, short=6, long=6, actions="one_hot"), [StepCounter])
     PolicyEvaluator(make_env, actor, dict, seed=0, max_steps=4)(0, episodes=2)
     assert not given[0].any()
     for before, now in zip(returned[:-1], given[1:], strict=True):
@@ -167,7 +167,7 @@ def test_evaluation_remembers():
 @pytest.mark.parametrize("builder", ["tanh_normal", "categorical"])
 def test_actors_that_draw_take_a_memory_over_several_entries(builder):
     kind = "continuous" if builder == "tanh_normal" else "integer"
-    make_env = partial(envs.make_env, partial(Toy, actions=kind), [StepCounter], num_envs=2)
+    make_env = partial(envs.make_env, partial(CountingEnv, actions=kind), [StepCounter], num_envs=2)
     network = {**NETWORK, "num_cells": [8, 6], "in_keys": ["observation", "observation"]}
     actor = getattr(actors, builder)(
         make_env(seed=0), **network, rnn=partial(RecurrentLayer, cell="gru", hidden_size=5)
@@ -182,7 +182,7 @@ def test_actors_that_draw_take_a_memory_over_several_entries(builder):
 
 
 def test_what_has_no_memory_costs_its_environments_nothing():
-    make_env = partial(envs.make_env, Toy, [StepCounter])
+    make_env = partial(envs.make_env, CountingEnv, [StepCounter])
     actor = actors.stochastic(make_env(seed=0), **NETWORK)
     env = make_env(seed=0, policy=actor)
     assert [type(each).__name__ for each in env.transform] == ["RewardSum", "StepCounter", "CopyTensors"]

@@ -46,7 +46,7 @@ RUNS = {
     ],
     "GAIL": [*WHOLE_BATCHES, "algo=gail", *TASK, "collector.num_envs=2"],
     "MAPPO": [
-        *WHOLE_BATCHES, "algo=mappo", "env=custom", "env._target_=tests.fakes.envs.Team",
+        *WHOLE_BATCHES, "algo=mappo", "env=custom", "env._target_=tests.fakes.envs.CountingTeam",
         "collector.num_envs=4",
     ],
     "PPO, a memory": [

@@ -29,7 +29,7 @@ from hydrl.run.checkpoint import archive
 from hydrl.run.video import record_episode, watch
 from hydrl.training import PolicyEvaluator, SeedStream
 from tests.conftest import HANGING, saved, start
-from tests.fakes.envs import Toy
+from tests.fakes.envs import CountingEnv
 from tests.run.logging.test_loggers import needs_trackio, trackio_rows
 from tests.run.logging.test_wandb import records
 
@@ -214,7 +214,7 @@ def test_every_random_generator_is_left_as_it_was(tmp_path):
     assert torch.equal(after[2], before[2])
 
 
-class Timed(Toy):
+class Timed(CountingEnv):
     """Is asked for a picture as VMAS is, and has its time in its world."""
 
     world = SimpleNamespace(dt=0.05)
@@ -232,7 +232,10 @@ def test_a_task_that_is_asked_for_its_picture_is_filmed_at_its_own_speed(tmp_pat
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        (still(Toy), "Toy cannot be rendered: 'Toy' object has no attribute 'render'"),
+        (
+            still(CountingEnv),
+            "CountingEnv cannot be rendered: 'CountingEnv' object has no attribute 'render'",
+        ),
         (still("Blind-v0"), "^env.id=Blind-v0: cannot be created: .*render_mode"),
         (still("Striped-v0", value=0.5), "Striped-v0 cannot be rendered: its render.. returns no RGB frames"),
     ],
@@ -281,8 +284,8 @@ def test_a_window_shows_the_episodes_that_are_scored_and_the_task_draws_itself(m
     ("parts", "message"),
     [
         (
-            still(Toy),
-            "^render=human: Toy opens no window: it has no render mode human. Try video=true",
+            still(CountingEnv),
+            "^render=human: CountingEnv opens no window: it has no render mode human. Try video=true",
         ),
         (still("Window-v0", fails=True), "^render=human: Window-v0 opens no window: the lamp broke."),
         (still("Blind-v0"), "^env.id=Blind-v0: cannot be created: .*render_mode"),

@@ -23,7 +23,7 @@ from hydrl.envs.time_limits import episode_limit
 from hydrl.experience import collectors
 from hydrl.networks import actors
 from hydrl.training.evaluator import Evaluation, PolicyEvaluator, SeedStream
-from tests.fakes.envs import Toy
+from tests.fakes.envs import CountingEnv
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 NORMS = {
@@ -45,7 +45,7 @@ class Still:
 
 
 def toys(*transforms, **toy):
-    return partial(envs.make_env, partial(Toy, **toy), transforms)
+    return partial(envs.make_env, partial(CountingEnv, **toy), transforms)
 
 
 def evaluator(make_env, actor=None, env=None, seed=0, max_steps=1_000) -> PolicyEvaluator:
@@ -91,7 +91,7 @@ def test_it_is_the_first_whole_episode_of_each_environment():
     assert torch.equal(again.returns, evaluation.returns)
 
 
-class Drawing(Toy):
+class Drawing(CountingEnv):
     """Its episodes are as long as NumPy's global generator says."""
 
     def _reset(self, tensordict):
@@ -116,8 +116,10 @@ def test_episodes_of_global_generators_repeat_whatever_was_drawn_before():
 @pytest.mark.parametrize("episodes", [1, 3])
 def test_it_stops_when_the_last_episode_has_ended(episodes, monkeypatch):
     steps = []
-    step = Toy._step
-    monkeypatch.setattr(Toy, "_step", lambda self, tensordict: steps.append(1) or step(self, tensordict))
+    step = CountingEnv._step
+    monkeypatch.setattr(
+        CountingEnv, "_step", lambda self, tensordict: steps.append(1) or step(self, tensordict)
+    )
     evaluation = evaluator(toys(short=2, long=20))(3, episodes=episodes)
     assert len(steps) == episodes * evaluation.lengths.max()
 
@@ -133,13 +135,18 @@ def test_an_episode_still_running_at_the_last_step_counts_as_it_stands():
 @pytest.mark.parametrize(
     ("make", "counted", "longest", "cut"),
     [
-        (partial(Toy, 1_600, 1_600), None, 1_000, True),
-        (partial(Toy, 1_600, 1_600), 1_600, 1_600, False),
+        (partial(CountingEnv, 1_600, 1_600), None, 1_000, True),
+        (partial(CountingEnv, 1_600, 1_600), 1_600, 1_600, False),
         (partial(envs.gymnasium_env, "Pendulum-v1"), None, 200, False),
         (partial(envs.gymnasium_env, "Pendulum-v1", max_episode_steps=1_001), None, 1_001, False),
         (partial(envs.gymnasium_env, "Pendulum-v1", max_episode_steps=50), 40, 40, False),
         (lambda device: GymWrapper(TimeLimit(PendulumEnv(), 80), device=device), None, 80, False),
-        (lambda device: TransformedEnv(Toy(1_600, 1_600, device=device), StepCounter(90)), None, 90, False),
+        (
+            lambda device: TransformedEnv(CountingEnv(1_600, 1_600, device=device), StepCounter(90)),
+            None,
+            90,
+            False,
+        ),
     ],
     ids=["endless", "counter", "registered", "long", "both", "TimeLimit", "nested"],
 )
@@ -151,7 +158,7 @@ def test_auto_waits_for_the_task_s_own_limit(make, counted, longest, cut, episod
 
 
 def test_auto_waits_for_thirty_thousand_steps_at_most():
-    env = envs.make_env(Toy, [partial(StepCounter, 108_000)])
+    env = envs.make_env(CountingEnv, [partial(StepCounter, 108_000)])
     assert episode_limit(env) == 30_000
 
 

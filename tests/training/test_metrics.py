@@ -21,7 +21,7 @@ from hydrl.training.metrics import (
 from hydrl.training.timers import Clock, timed
 from hydrl.training.update import Update
 from tests.conftest import loss_of, settings
-from tests.fakes.envs import Team, Toy
+from tests.fakes.envs import CountingEnv, CountingTeam
 
 LEARNERS = [SimpleNamespace(update=SimpleNamespace(learning_rate=0.5))]
 
@@ -69,7 +69,9 @@ def test_length_is_left_out_where_nothing_counts_steps():
 
 
 def test_training_returns_are_raw_under_a_scaled_reward():
-    env = envs.make_env(Toy, [lambda: RewardScaling(loc=0.0, scale=0.01), StepCounter], num_envs=2, seed=0)
+    env = envs.make_env(
+        CountingEnv, [lambda: RewardScaling(loc=0.0, scale=0.01), StepCounter], num_envs=2, seed=0
+    )
     ended = ended_episodes(env.rollout(60, break_when_any_done=False))
     metrics = episode_metrics([ended])
     assert set(ended["episode_reward"].flatten().tolist()) == {2.0, 20.0}  # 1 a step
@@ -184,7 +186,7 @@ def test_a_row_averages_everything_since_the_last():
 
 def played(steps: int, *transforms) -> TensorDict:
     """A batch of three environments, 1 a step, whose episodes of 2 and 20 steps begin anew as they end."""
-    env = envs.make_env(Toy, [*transforms, StepCounter], num_envs=3, seed=0)
+    env = envs.make_env(CountingEnv, [*transforms, StepCounter], num_envs=3, seed=0)
     return env.rollout(steps, break_when_any_done=False)
 
 
@@ -198,7 +200,7 @@ def test_before_an_episode_has_ended_a_row_has_the_raw_reward_of_a_step():
 
 
 def test_the_reward_of_a_step_is_the_mean_over_agents_and_over_all_since_the_last_row():
-    env = envs.make_env(Team, [StepCounter], num_envs=3, seed=0)  # pays 1 and 2
+    env = envs.make_env(CountingTeam, [StepCounter], num_envs=3, seed=0)  # pays 1 and 2
     metrics = Metrics(LEARNERS, None)
     team, toys = env.rollout(8, break_when_any_done=False), played(8)
     metrics.learned(team, [])

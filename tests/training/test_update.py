@@ -16,7 +16,7 @@ from hydrl.experience.minibatches import Epochs
 from hydrl.networks import actors, critics
 from hydrl.training.update import Update, make_gradients, train_mode
 from tests.conftest import loss_of, settings
-from tests.fakes.envs import Toy
+from tests.fakes.envs import CountingEnv
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 
@@ -146,7 +146,7 @@ def test_a_term_that_would_not_be_learned_from_is_refused(compile):
     assert loss.weight.tolist() == [0, 0]
 
 
-class Spoilt(Terms):
+class NaNEnv(Terms):
     """One term or the gradient of one is no number, from ``x`` on."""
 
     out_keys = ("loss_first", "other")
@@ -174,7 +174,7 @@ class Spoilt(Terms):
     ],
 )
 def test_what_is_no_number_stops_before_the_step_and_is_named(how, message, compile):
-    loss = Spoilt(how)
+    loss = NaNEnv(how)
     optimizer = torch.optim.Adam(loss.parameters(), lr=1.0)
     update = Update(loss, optimizer, max_grad_norm=1.0, compile=compile)
     update(TensorDict({"x": torch.tensor(2.0 if how == "gradient" else 0.0)}))
@@ -276,7 +276,7 @@ def test_a_hard_target_is_copied_every_so_many_updates_and_still_in_between():
 def ppo(kind: str, *overrides: str, gamma: float = 0.99):
     torch.manual_seed(0)
     chosen = settings("env=pendulum", f"loss={kind}", f"loss.value_estimator.gamma={gamma}", *overrides)
-    env = envs.make_env(partial(Toy, long=9), [partial(StepCounter, max_steps=6)], num_envs=2, seed=0)
+    env = envs.make_env(partial(CountingEnv, long=9), [partial(StepCounter, max_steps=6)], num_envs=2, seed=0)
     actor, critic = actors.tanh_normal(env, **NETWORK), critics.state_value(env, **NETWORK)
     loss = loss_of(chosen, env, actor=actor, critic=critic)
     with torch.no_grad():

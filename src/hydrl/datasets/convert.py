@@ -178,7 +178,7 @@ def to_policy_columns(columns: Columns, io: GymIO, label: str) -> Columns:
 
 def to_network_inputs(observations: Columns, io: GymIO, label: str) -> Columns:
     """Observation columns by entry name, in the environment's own spaces, as network inputs."""
-    inputs, is_dict = dict(observations), isinstance(io.task.observation_space, Dict)
+    inputs, is_dict = dict(observations), isinstance(io.adapted_env.observation_space, Dict)
     if io.mask_entry in inputs:
         inputs[MASK] = inputs.pop(io.mask_entry)
     if io.mask_entry and MASK in inputs and inputs[MASK].ndim > 2:  # of stacked frames, the newest last
@@ -193,7 +193,7 @@ def to_network_inputs(observations: Columns, io: GymIO, label: str) -> Columns:
         rows = [inputs.pop(name) for name in names]
         inputs["observation"], names = np.concatenate(rows, -1), ["observation"]
     if io.observe and len(names) == 1:
-        vectors, space = inputs[names[0]], io.task.observation_space
+        vectors, space = inputs[names[0]], io.adapted_env.observation_space
         reduced = next(iter(space.values())).shape if is_dict else space.shape
         if vectors.shape[1:] != reduced and vectors.ndim > 1 and len(vectors[0]) > max(io.observe):
             inputs[names[0]] = vectors[:, io.observe]

@@ -91,8 +91,10 @@ def read_npz(file: Path) -> tuple[Columns, list[str]]:
     columns: Columns = {}
     with np.load(file, allow_pickle=False) as archive:
         by_filename = {member.filename: member for member in archive.zip.infolist()}
-        members = {name: by_filename.get(f"{name}.npy", by_filename.get(name)) for name in archive.files}
-        members = {name: member for name, member in members.items() if member and is_known(name)}
+        members = {}
+        for name in filter(is_known, archive.files):
+            if member := by_filename.get(f"{name}.npy", by_filename.get(name)):
+                members[name] = member
         check_memory({name: member.file_size for name, member in members.items()})
         for name, member in members.items():
             check_npz_member(archive.zip, member)

@@ -22,6 +22,7 @@ from hydrl.datasets import files
 from hydrl.datasets.convert import ABOUT, FORMAT, column_name
 from hydrl.datasets.files import NEXT_OBSERVATIONS, Columns
 from hydrl.envs.evaluation import without_log_probabilities
+from hydrl.envs.spaces import stack_values
 from hydrl.envs.time_limits import episode_limit
 from hydrl.envs.transforms import ActionScaling
 from hydrl.envs.transitions import (
@@ -32,7 +33,6 @@ from hydrl.envs.transitions import (
     flat_arrays,
     mask_entry,
     record_transitions,
-    stack_values,
 )
 from hydrl.errors import SaveError, UserError
 from hydrl.library_setup import seed_generators
@@ -116,7 +116,7 @@ def play_episodes(
         [copy_raw_entries, *run.transform_builders],
         num_envs=count,
         device=str(evaluator.make_env.keywords["device"]),
-        normaliser=evaluator.normaliser(),
+        normalizer=evaluator.normaliser(),
         policy=evaluator.actor,
         seed=seed,
     )

@@ -69,7 +69,7 @@ class ExportedPolicy(nn.Module):
         self.io, self.action_space, self.observe = io, io.action_space, io.observe
         self.inputs = {name or "observation": space for name, (_, space) in io.entries.items()}
         self.inputs |= {MASK: MultiBinary(len(io.mask_tracker.mask))} if io.mask_tracker else {}
-        is_dict = isinstance(io.task.observation_space, Dict)
+        is_dict = isinstance(io.adapted_env.observation_space, Dict)
         self.names = [name or "pixels" for name in io.entries] if is_dict else []
         for space in self.inputs.values():
             if not isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
@@ -77,7 +77,7 @@ class ExportedPolicy(nn.Module):
         if isinstance(self.action_space, Dict | Tuple):
             raise UserError(f"export: actions in {self.action_space} are not supported. Use predict.")
         with preserve_rng():
-            env = evaluator.make_env(normaliser=evaluator.normaliser(), device="cpu", policy=None)
+            env = evaluator.make_env(normalizer=evaluator.normaliser(), device="cpu", policy=None)
             actor = build_actor(env)
             env.close()
         actor.load_state_dict(evaluator.actor.state_dict())

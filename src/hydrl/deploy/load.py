@@ -91,7 +91,7 @@ def open_run(
     state = load(archive, ("actor", "normaliser"), device)
     build, transforms = settings.build, settings.transform_builders
     make_env = partial(envs.make_env, build("env"), transforms, device=device)
-    env = make_env(normaliser=state["normaliser"], seed=settings.seed)
+    env = make_env(normalizer=state["normaliser"], seed=settings.seed)
     actor = build("actor")(env)
     load_weights(actor, state["actor"], env, f"run={run}: the policy in {archive.name}")
     recorded = Checkpoint.manifest(archive)["metadata"].get("classes")

@@ -67,7 +67,7 @@ class Policy:
         Args:
             num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``.
         """
-        return self.evaluator.make_env(num_envs=num_envs, normaliser=self.evaluator.normaliser())
+        return self.evaluator.make_env(num_envs=num_envs, normalizer=self.evaluator.normaliser())
 
     def reset(self, which: Sequence[bool] | Sequence[int] | np.ndarray | None = None) -> None:
         """Starts new episodes with the next observations.
@@ -178,7 +178,7 @@ class Policy:
             base = ExternalEnv(self.example_env.base_env, batch_size)
             builders, normaliser = self.run.transform_builders, self.evaluator.normaliser()
             self.external_env = envs.make_env(
-                lambda device: base, builders, normaliser=normaliser, policy=self.actor
+                lambda device: base, builders, normalizer=normaliser, policy=self.actor
             )
             self.now = None
         elif self.now is not None and self.begins.all():

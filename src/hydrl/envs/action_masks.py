@@ -1,4 +1,4 @@
-"""Action masks: where an environment gives them, and a wrapper that reads them after each step."""
+"""Action masks: their source in an environment, and a wrapper that reads them after each step."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from hydrl.errors import UserError
 from hydrl.library_setup import warn_once
 from hydrl.specs import MASK
 
-# Where a task says which actions are allowed: an entry of its dictionary or of `info`, or a method; its name.
+# Where an environment gives its mask, with the name: an observation entry, a key of `info`, or a method.
 MaskSource = tuple[Literal["entry", "info", "method"], str]
 MaskSetting = str | Literal[False] | None
 NOT_DISCRETE = "its actions are not discrete"
@@ -27,52 +27,54 @@ class MaskTracker(gymnasium.Wrapper):
     Args:
         env: the environment.
         source: where it gives its mask.
-        label: what a message calls the environment.
-        actions: how many actions there are; of multi-discrete ones, the options of all choices.
+        label: the environment's name in messages.
+        num_actions: number of actions; of multi-discrete ones, the options of all choices.
 
     Attributes:
         mask: ``[actions]``, whether each action is valid.
 
     Raises:
-        UserError: if the mask is all that the environment observes.
+        UserError: if the observation is the mask alone.
     """
 
-    def __init__(self, env: gymnasium.Env, source: MaskSource, label: str, actions: int) -> None:
+    def __init__(self, env: gymnasium.Env, source: MaskSource, label: str, num_actions: int) -> None:
         super().__init__(env)
         self.source, self.label = source, label
-        self.mask = np.ones(actions, bool)
+        self.mask = np.ones(num_actions, bool)
         kind, key = source
         if kind == "entry":
-            rest = {name: space for name, space in env.observation_space.spaces.items() if name != key}
-            if not rest:
+            other_spaces = {
+                name: space for name, space in env.observation_space.spaces.items() if name != key
+            }
+            if not other_spaces:
                 raise UserError(
                     f"{label}: its observation is {key} alone. Write env.action_mask=false to observe it."
                 )
-            self.observation_space = Dict(rest)
+            self.observation_space = Dict(other_spaces)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        return self.read_mask(observation, info, ended=False), info
+        return self.read_mask(observation, info, done=False), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         """One step."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        shown = self.read_mask(observation, info, ended=bool(terminated or truncated))
-        return shown, reward, terminated, truncated, info
+        observation = self.read_mask(observation, info, done=bool(terminated or truncated))
+        return observation, reward, terminated, truncated, info
 
-    def read_mask(self, observation: Any, info: dict[str, Any], *, ended: bool) -> Any:
+    def read_mask(self, observation: Any, info: dict[str, Any], *, done: bool) -> Any:
         """Reads the action mask; returns the observation without it.
 
         Raises:
-            UserError: if the mask is missing though the episode goes on, or is not boolean.
+            UserError: if the mask is not boolean, or is missing although the episode continues.
         """
         kind, key = self.source
         if kind == "method":
             mask = self.env.get_wrapper_attr(key)()
         else:
             mask = (observation if kind == "entry" else info).get(key)
-        if mask is None and ended:
+        if mask is None and done:
             mask = np.ones_like(self.mask)
         if kind == "entry" and np.shape(mask)[1:] == self.mask.shape:  # stacked frames, the newest last
             mask = mask[-1]
@@ -86,7 +88,7 @@ class MaskReader(BaseInfoDictReader):
     """TorchRL info reader that writes masks of :class:`MaskTracker` as ``action_mask``, ``[..., actions]``.
 
     Args:
-        trackers: one, or one for each environment of a vector.
+        trackers: one for each environment of a vector, or one.
         batch_size: ``[]``, or ``[num_envs]``.
     """
 
@@ -95,8 +97,8 @@ class MaskReader(BaseInfoDictReader):
 
     def __call__(self, info_dict: dict[str, Any], tensordict: TensorDictBase) -> TensorDictBase:
         """Adds the mask to the observations."""
-        allowed = np.stack([tracker.mask for tracker in self.trackers])
-        return tensordict.set(MASK, torch.from_numpy(allowed).reshape(self.shape))
+        masks = np.stack([tracker.mask for tracker in self.trackers])
+        return tensordict.set(MASK, torch.from_numpy(masks).reshape(self.shape))
 
     @property
     def info_spec(self) -> dict[str, Any]:
@@ -108,41 +110,41 @@ def track_mask(
     env: gymnasium.Env,
     setting: MaskSetting,
     label: str,
-    actions: int,
-    at_reset: Callable[[], Collection[str]],
+    num_actions: int,
+    read_reset_keys: Callable[[], Collection[str]],
 ) -> gymnasium.Env:
     """Wraps an environment in :class:`MaskTracker`, if it gives a mask that can be used.
 
     Args:
         env: the environment in its wrappers.
         setting: the entry that holds the mask; ``None`` looks for ``action_mask``, ``False`` ignores masks.
-        label: what a message calls the environment.
-        actions: how many actions there are, see :class:`MaskTracker`; 0 if they are not discrete.
-        at_reset: returns the names in ``info`` after a reset.
+        label: the environment's name in messages.
+        num_actions: number of actions, see :class:`MaskTracker`; 0 if they are not discrete.
+        read_reset_keys: returns the keys of ``info`` after a reset.
 
     Raises:
         UserError: for an entry that is missing or cannot be used.
     """
-    if isinstance(setting, str) and not actions:
+    if isinstance(setting, str) and not num_actions:
         raise UserError(f"env.action_mask={setting}: {label} has {env.action_space} actions. Leave it out.")
-    place = find_mask_source(env, setting, at_reset if actions and setting is not False else list)
-    if place is None and isinstance(setting, str):
+    source = find_mask_source(env, setting, read_reset_keys if num_actions and setting is not False else list)
+    if source is None and isinstance(setting, str):
         space = env.observation_space
-        names = sorted({*at_reset(), *(space.spaces if isinstance(space, Dict) else ())})
+        names = sorted({*read_reset_keys(), *(space.spaces if isinstance(space, Dict) else ())})
         raise UserError(
             f"env.action_mask={setting}: no such entry in the observation of {label}, nor in info at reset. "
             f"{'Entries are ' + ', '.join(names) if names else 'There are no entries'}."
         )
-    if place is not None and (setting is False or not actions):
-        warn_mask_ignored(label, place, "env.action_mask=false" if setting is False else NOT_DISCRETE)
+    if source is not None and (setting is False or not num_actions):
+        warn_mask_ignored(label, source, "env.action_mask=false" if setting is False else NOT_DISCRETE)
         return env
-    return env if place is None else MaskTracker(env, place, label, actions)
+    return env if source is None else MaskTracker(env, source, label, num_actions)
 
 
 def find_mask_source(
-    env: gymnasium.Env, setting: MaskSetting, at_reset: Callable[[], Collection[str]]
+    env: gymnasium.Env, setting: MaskSetting, read_reset_keys: Callable[[], Collection[str]]
 ) -> MaskSource | None:
-    """Where an environment gives its mask: its observation, Stable-Baselines3's method, or ``info``."""
+    """Where an environment gives its mask: in its observation, by ``action_masks()``, or in ``info``."""
     key, space = setting if isinstance(setting, str) else MASK, env.observation_space
     if isinstance(space, Dict) and key in space.spaces:
         return "entry", key
@@ -153,41 +155,41 @@ def find_mask_source(
         and callable(env.get_wrapper_attr(method))
     ):
         return "method", method
-    return ("info", key) if key in at_reset() else None
+    return ("info", key) if key in read_reset_keys() else None
 
 
-def describe_source(place: MaskSource) -> str:
-    """A mask's source, as one writes it in Python."""
-    kind, key = place
+def describe_source(source: MaskSource) -> str:
+    """A mask's source in words, for messages."""
+    kind, key = source
     return {"entry": f"its observation's {key}", "info": f"info['{key}']", "method": f"{key}()"}[kind]
 
 
-def warn_mask_ignored(label: str, source: MaskSource, why: str) -> None:
+def warn_mask_ignored(label: str, source: MaskSource, reason: str) -> None:
     """Warns that invalid actions may be taken, and why."""
     warn_once(
-        f"{label} gives an action mask, {describe_source(source)}, which is ignored: {why}. "
+        f"{label} gives an action mask, {describe_source(source)}, which is ignored: {reason}. "
         "Invalid actions may be taken."
     )
 
 
-def parse_mask(mask: Any, actions: int, prefix: str) -> np.ndarray:
+def parse_mask(mask: Any, num_actions: int, prefix: str) -> np.ndarray:
     """An action mask as booleans, ``[actions]``.
 
     Args:
-        mask: as many booleans, zeros or ones; of multi-discrete actions maybe a tuple of one for each choice.
-        actions: how many there are.
-        prefix: how a message begins.
+        mask: booleans, zeros or ones; for multi-discrete actions maybe a tuple with one for each choice.
+        num_actions: number of actions.
+        prefix: beginning of the message.
 
     Raises:
         UserError: for anything else.
     """
     try:
-        apart = isinstance(mask, tuple)
-        array = np.concatenate([np.ravel(part) for part in mask]) if apart else np.asarray(mask)
-        is_right = array.size == actions and bool(((array == 0) | (array == 1)).all())
+        is_tuple = isinstance(mask, tuple)
+        array = np.concatenate([np.ravel(part) for part in mask]) if is_tuple else np.asarray(mask)
+        is_right = array.size == num_actions and bool(((array == 0) | (array == 1)).all())
     except ValueError:  # rows of several lengths
         is_right = False
     if not is_right or array.dtype.kind not in "biuf":
-        shown = "nothing" if mask is None else " ".join(repr(mask).split())[:60]
-        raise UserError(f"{prefix} = {shown}. It should be {actions} booleans, one for each action.")
-    return array.reshape(actions) != 0
+        text = "nothing" if mask is None else " ".join(repr(mask).split())[:60]
+        raise UserError(f"{prefix} = {text}. It should be {num_actions} booleans, one for each action.")
+    return array.reshape(num_actions) != 0

@@ -1,4 +1,4 @@
-"""The one builder of environments: a base environment under its transforms, seeded before any reset."""
+"""Builder of environments: a base environment under its transforms, seeded before any reset."""
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -44,7 +44,7 @@ def make_env(
     *,
     num_envs: int = 1,
     device: str = "cpu",
-    normaliser: dict[str, Any] | None = None,
+    normalizer: dict[str, Any] | None = None,
     seed: int | None = None,
     render: str | None = None,
     policy: TensorDictModuleBase | None = None,
@@ -54,44 +54,50 @@ def make_env(
     Args:
         make: builds the base environment.
         transforms: builders, applied in order; ``RewardSum`` always comes first, so that returns are raw, and
-            is added if missing. Builders that return ``None`` are left out. With several agents
-            ``episode_reward`` is the mean of their returns, and each group's own mean is logged beside it.
+            is added if missing. Builders may return ``None``. With several agents ``episode_reward`` is the
+            mean of their returns, and each group's mean is logged, too.
         num_envs: environments stepped together.
         device: where the tensors live.
-        normaliser: the state of another environment's normalizers (see :func:`normalizer_state`), which are
+        normalizer: the state of another environment's normalizers (see :func:`normalizer_state`), which are
             then loaded instead of initialised.
         seed: seeds the environment before anything can reset it.
         render: a Gymnasium render mode: ``rgb_array`` returns images, ``human`` opens a window.
-        policy: of an evaluation. Adds the transforms it needs, as an RNN's primers, and leaves out whatever
-            is for training alone.
+        policy: of an evaluation. Adds the transforms it needs, such as an RNN's primers, and leaves out
+            those for training only.
     """
     family = find_family(make)
     if policy is not None:
         make = family.for_evaluation(make)
     base = family.make(make, num_envs, device, render)
-    left_out = () if policy is None else RandomTruncationTransform
+    training_only = () if policy is None else RandomTruncationTransform
     built = [
         transform
-        for part in transforms
-        for transform in build_transforms(base, part)
-        if not isinstance(transform, left_out)
+        for builder in transforms
+        for transform in build_transforms(base, builder)
+        if not isinstance(transform, training_only)
     ]
-    stack = sorted(built, key=lambda transform: not isinstance(transform, RewardSum))
-    if not (stack and isinstance(stack[0], RewardSum)):
-        stack.insert(0, RewardSum())
-    stack[1:1] = mask_transforms(base, make)  # before whatever takes statistics of random frames
-    if paid := [key for key in base.reward_keys if isinstance(key, tuple)]:
-        stack.insert(1, MeanAgentReturn([(*key[:-1], f"episode_{key[-1]}") for key in paid]))
+    stack = stack_transforms(base, make, built)
     if not family.copies_arrays:
         stack.append(CopyTensors())
     if policy is not None and needs_episode_starts(policy):
         stack.append(get_env_transforms_from_module(policy))
     env = TransformedEnv(base, Compose(*stack))
-    if normaliser is not None:
-        load_normalizer(env, normaliser)
+    if normalizer is not None:
+        load_normalizer(env, normalizer)
     if seed is not None:
         env.set_seed(seed)
     return env
+
+
+def stack_transforms(base: EnvBase, make: MakeEnv, transforms: Sequence[Transform]) -> list[Transform]:
+    """Transforms in order, ``RewardSum`` first, with those for action masks and several agents."""
+    stack = sorted(transforms, key=lambda transform: not isinstance(transform, RewardSum))
+    if not (stack and isinstance(stack[0], RewardSum)):
+        stack.insert(0, RewardSum())
+    stack[1:1] = mask_transforms(base, make)  # below transforms that take statistics of random frames
+    if agent_reward_keys := [key for key in base.reward_keys if isinstance(key, tuple)]:
+        stack.insert(1, MeanAgentReturn([(*key[:-1], f"episode_{key[-1]}") for key in agent_reward_keys]))
+    return stack
 
 
 @contextmanager
@@ -103,7 +109,7 @@ def explain_spec_errors(target: str) -> Iterator[None]:
             keep their traceback.
 
     Raises:
-        UserError: in place of an error of TorchRL's, as for a game in which players take turns.
+        UserError: in place of an error of TorchRL's, for example in a turn-based game.
     """
     try:
         yield
@@ -124,50 +130,52 @@ def mask_transforms(base: EnvBase, make: MakeEnv) -> list[Transform]:
     maker: Any = getattr(make, "func", make)
     id = getattr(make, "keywords", {}).get("id")
     label = f"env.id={id}" if id else getattr(type(base), "entry_label", maker.__name__)
-    if heeded := mask_keys(base):
-        return [ActionMask(action, mask, label) for action, mask in heeded.items()]
+    if masks := mask_keys(base):
+        return [ActionMask(action, mask, label) for action, mask in masks.items()]
     if any(MASK in (key, key[-1]) for key in base.observation_spec.keys(True, True)):
         warn_mask_ignored(label, ("entry", MASK), NOT_DISCRETE)
     return []
 
 
-def build_transforms(base: EnvBase, transform: MakeTransform) -> list[Transform]:
+def build_transforms(base: EnvBase, builder: MakeTransform) -> list[Transform]:
     """Builds a transform, if any, as a list; builders with a parameter ``env`` get the base environment."""
-    built = transform(env=base) if "env" in signature(transform).parameters else transform()
+    built = builder(env=base) if "env" in signature(builder).parameters else builder()
     if built is None:
         return []
     return [*built.transforms] if type(built) is Compose else [built]
 
 
 class EnvFamily:
-    """What a run asks of a family of environments; this one is for any TorchRL environment class.
+    """Interface of a family of environments; this class is the one for TorchRL environments.
 
-    A family of one's own subclasses it in the file of its maker, ``env._target_``, which names it by an
-    attribute: ``make_prompts.env_family = Prompts()``.
+    Your own family is a subclass, which its maker (``env._target_``) names as an attribute:
+    ``make_prompts.env_family = Prompts()``.
 
     Attributes:
-        copies_arrays: whether its environments share no memory with their own code already.
+        copies_arrays: whether its environments already copy their arrays.
+        takes_render_mode: whether its makers have a parameter ``render_mode``.
     """
 
-    copies_arrays = False
+    copies_arrays = takes_render_mode = False
 
     def make(self, make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
         """Builds ``num_envs`` environments without transforms.
 
         Args:
-            make: the maker with its keywords. One with a parameter ``num_envs``, as VMAS, steps all itself.
+            make: the maker with its keywords. One with a parameter ``num_envs``, as VMAS', steps all itself.
             num_envs: environments stepped together.
             device: where the tensors live.
-            render: a render mode, see :func:`make_env`.
+            render: a render mode, see :func:`make_env`; ignored unless ``takes_render_mode``.
         """
-        mujoco.set_mju_user_warning(warn_of_mujoco)  # else it writes MUJOCO_LOG.TXT into the working folder
+        make = partial(make, render_mode=render) if render and self.takes_render_mode else make
+        mujoco.set_mju_user_warning(warn_of_mujoco)  # else MuJoCo writes MUJOCO_LOG.TXT
         maker: Any = getattr(make, "func", make)
         is_class = isinstance(maker, type)
         constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's signature
         if "num_envs" in signature(constructor).parameters:
             env = build_env(make, num_envs=num_envs, device=device)
             agents = [*getattr(env, "group_map", {}).values()]
-            if len(agents) == 1 and AGENTS not in env.group_map:  # as VMAS' football has agent_blue_0 alone
+            if len(agents) == 1 and AGENTS not in env.group_map:  # VMAS' football has agent_blue_0 only
                 env.close()
                 env = build_env(make, num_envs=num_envs, device=device, group_map={AGENTS: agents[0]})
             return env
@@ -175,11 +183,11 @@ class EnvFamily:
         return build_one() if num_envs == 1 else SteadySerialEnv(num_envs, build_one)
 
     def for_evaluation(self, make: MakeEnv) -> MakeEnv:
-        """The maker without what is for training alone."""
+        """The maker without what is for training only."""
         return make
 
     def action_kind(self, env: EnvBase) -> str:
-        """The kind of its actions, see :func:`hydrl.specs.action_kind`."""
+        """The kind of actions, see :func:`hydrl.specs.action_kind`."""
         return action_kind(env)
 
     def prepare(
@@ -193,7 +201,7 @@ class EnvFamily:
         """Seeds a training environment, gives its normalizers their statistics, and checks it.
 
         Args:
-            env: as it is built; nothing has reset it.
+            env: the environment before any reset.
             seed: of the environment.
             init_frames: random frames from which normalizers take statistics.
             statistics: of a checkpoint, to use instead.
@@ -203,7 +211,7 @@ class EnvFamily:
             A function that returns the statistics of its normalizers, see :func:`normalizer_state`.
 
         Raises:
-            UserError: if the environment does not keep to its specs.
+            UserError: if the environment violates its specs.
         """
         env.set_seed(seed)
         with explain_spec_errors(target):
@@ -212,7 +220,7 @@ class EnvFamily:
         return partial(normalizer_state, env)
 
     def check(self, env: TransformedEnv) -> None:
-        """Raises if an environment does not keep to its specs."""
+        """Raises if an environment violates its specs."""
         check_env_specs(env)
 
     def evaluate(self, env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) -> Evaluation:
@@ -221,27 +229,19 @@ class EnvFamily:
 
 
 class GymnasiumFamily(EnvFamily):
-    """Gymnasium's environments: also Atari, MinAtar, the DeepMind Control Suite and self-play."""
+    """Gymnasium environments, with Atari, MinAtar, the DeepMind Control Suite and self-play."""
 
-    copies_arrays = True
-
-    def make(self, make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
-        """Builds the environments, with a render mode if one is given."""
-        make = partial(make, render_mode=render) if render else make
-        return super().make(make, num_envs, device)
+    copies_arrays = takes_render_mode = True
 
     def for_evaluation(self, make: MakeEnv) -> MakeEnv:
-        """The maker without opponents and wrappers that are for training alone."""
+        """The maker without opponents and training-only wrappers."""
         return for_evaluation(make) if isinstance(make, partial) else make
 
 
 class PettingZooFamily(EnvFamily):
-    """PettingZoo's environments of several agents that act at once."""
+    """PettingZoo environments of several agents that act at once."""
 
-    def make(self, make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
-        """Builds the environments, with a render mode if one is given."""
-        make = partial(make, render_mode=render) if render else make
-        return super().make(make, num_envs, device)
+    takes_render_mode = True
 
 
 FAMILIES: dict[Any, EnvFamily] = {gymnasium_env: GymnasiumFamily(), pettingzoo_env: PettingZooFamily()}
@@ -267,8 +267,8 @@ def build_env(make: MakeEnv, **kwargs: Any) -> EnvBase:
         try:
             env = make(**kwargs)
         except UserWarning as error:
-            passed = str(error).removeprefix("Scenario kwargs: ").partition(". This")[0]
-            raise UserError(f"env.scenario_kwargs: {passed}. VMAS' source has their names.") from None
+            details = str(error).removeprefix("Scenario kwargs: ").partition(". This")[0]
+            raise UserError(f"env.scenario_kwargs: {details}. VMAS' source has their names.") from None
     if isinstance(env, gymnasium.Env):
         raise UserError(
             f"env: it makes {type(env).__name__}, a Gymnasium environment. Register it and write env=gym "
@@ -280,8 +280,8 @@ def build_env(make: MakeEnv, **kwargs: Any) -> EnvBase:
 class SteadySerialEnv(SerialEnv):
     """``SerialEnv`` that leaves PyTorch's number of threads alone when it closes.
 
-    TorchRL's raises it, and more threads round sums differently. An environment nobody closed is closed by
-    the garbage collector, maybe in the middle of a later run.
+    TorchRL's raises it, and more threads round sums differently. The garbage collector may close an
+    environment in the middle of a later run.
     """
 
     def close(self, *, raise_if_closed: bool = True) -> None:

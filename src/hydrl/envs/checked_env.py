@@ -17,8 +17,8 @@ from hydrl.errors import UserError
 from hydrl.library_setup import warn_once
 from hydrl.specs import MASK
 
-CHECKED_STEPS = 100  # first steps of a task that are held against what its spaces say
-HUGE_REWARD = 1e6  # a reward beyond it is more likely a mistake than meant
+CHECKED_STEPS = 100  # first steps of an environment that are checked
+HUGE_REWARD = 1e6  # above it a reward is probably a mistake
 CHECK_ENV = "Check it by gymnasium.utils.env_checker.check_env(ENV)."
 
 
@@ -35,14 +35,13 @@ class CheckedEnv(gymnasium.Wrapper):
     """Gymnasium wrapper that copies arrays in both directions and checks observations and rewards.
 
     An environment may return its own array and change it later, or change the action it is given. Once a
-    process this warns of what may be meant: observations outside their space, huge rewards, a mask that
-    nothing reads. ``info`` is dropped: :class:`hydrl.envs.episode_info.EpisodeInfo` below has read what is
-    needed.
+    process it warns of observations outside their space, huge rewards and a mask that is not read. ``info``
+    is dropped: :class:`hydrl.envs.episode_info.EpisodeInfo` below has read it.
 
     Args:
         env: observes a vector of floats or a dictionary of arrays, see
             :func:`hydrl.envs.spaces.adapt_spaces`.
-        label: what a message calls the environment.
+        label: the environment's name in messages.
     """
 
     def __init__(self, env: gymnasium.Env, label: str) -> None:
@@ -51,7 +50,7 @@ class CheckedEnv(gymnasium.Wrapper):
         self.dtypes: Any
         self.shapes: Any
         space = env.observation_space
-        # Environments that work leave their bounds, too; those of images say how an encoder scales them.
+        # Many environments leave their bounds; those of images are kept for the encoder's scaling.
         if isinstance(space, Dict):
             self.dtypes = {name: subspace.dtype.type for name, subspace in space.items()}
             self.shapes = {name: subspace.shape for name, subspace in space.items()}
@@ -61,12 +60,12 @@ class CheckedEnv(gymnasium.Wrapper):
         else:
             self.dtypes, self.shapes = space.dtype.type, space.shape
             self.observation_space = without_bounds(space)
-        self.steps_to_check = CHECKED_STEPS if self.unwrapped.spec else 0  # steps that are still looked at
+        self.steps_to_check = CHECKED_STEPS if self.unwrapped.spec else 0
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins an episode; a seed also seeds the environment's spaces.
 
-        An empty dictionary of options, which a vector makes of a mask, is passed on as ``None``.
+        Empty ``options``, which a vector makes from a mask, are passed on as ``None``.
         """
         with warnings_unless_error() if self.steps_to_check == CHECKED_STEPS else nullcontext():
             return self.checked_reset(seed, options)
@@ -142,23 +141,25 @@ class CheckedEnv(gymnasium.Wrapper):
             for name in self.dtypes
         }
 
-    def to_array(self, value: Any, kind: type, size: tuple[int, ...], name: str = "") -> np.ndarray:
+    def to_array(self, value: Any, dtype: type, shape: tuple[int, ...], name: str = "") -> np.ndarray:
         """An observation, or an entry of it, as a new array.
 
         Raises:
             UserError: for another shape or dtype than its space.
         """
         try:
-            array: np.ndarray = np.array(value, dtype=kind)
-            is_one = getattr(value, "dtype", None) in (kind, np.bool_)
-            if kind is np.uint8 and not (is_one or np.array_equal(array, value)):  # fractions, or beyond 255
+            array: np.ndarray = np.array(value, dtype=dtype)
+            has_dtype = getattr(value, "dtype", None) in (dtype, np.bool_)
+            if dtype is np.uint8 and not (
+                has_dtype or np.array_equal(array, value)
+            ):  # fractions, or beyond 255
                 array = np.empty(0)
         except (TypeError, ValueError, OverflowError):
-            array = np.empty(0)  # of a shape that no space has
-        if array.shape != size:
+            array = np.empty(0)  # a shape that no space has
+        if array.shape != shape:
             raise UserError(
                 f"{self.label}: its observation{' ' * bool(name)}{name} is {describe_value(value)}, but its "
-                f"observation_space has shape {list(size)} and dtype {kind.__name__}. Make the two agree."
+                f"observation_space has shape {list(shape)} and dtype {dtype.__name__}. Make the two agree."
             )
         return array
 
@@ -174,7 +175,7 @@ class CheckedEnv(gymnasium.Wrapper):
             raise UserError(f"{self.label}: it returned the reward {reward}. Return one number.") from None
 
     def check_values(self, observation: Any, reward: float, info: Any) -> None:
-        """Warns of unusual values that may be meant."""
+        """Warns of unusual values that may be intended."""
         space = self.env.observation_space
         spaces = space.spaces if isinstance(space, Dict) else {"": space}
         values = observation if isinstance(space, Dict) else {"": observation}
@@ -188,17 +189,17 @@ class CheckedEnv(gymnasium.Wrapper):
         if (
             isinstance(info, dict)
             and MASK in info
-            and not any(isinstance(e, MaskTracker) for e in wrapper_chain(self))
+            and not any(isinstance(wrapper, MaskTracker) for wrapper in wrapper_chain(self))
         ):
-            is_choice = isinstance(self.action_space, Discrete | MultiDiscrete)
-            why = "env.action_mask=false, or its reset gave none" if is_choice else NOT_DISCRETE
-            warn_mask_ignored(self.label, ("info", MASK), why)
+            is_discrete = isinstance(self.action_space, Discrete | MultiDiscrete)
+            reason = "env.action_mask=false, or its reset gave none" if is_discrete else NOT_DISCRETE
+            warn_mask_ignored(self.label, ("info", MASK), reason)
 
 
 def without_bounds(space: Box) -> Box:
     """A vector's space without bounds, or an image's, ``[C, H, W]``, with them.
 
-    It is a new space except for bytes: an exact environment state records which objects are the same.
+    It is a new space except for uint8: an exact environment state records which objects are the same.
     """
     if space.dtype == np.uint8:
         return space
@@ -207,21 +208,21 @@ def without_bounds(space: Box) -> Box:
 
 
 def describe_value(value: Any) -> str:
-    """What an environment returned, in a few words."""
-    kind = type(value).__name__
+    """A returned value in a few words, for messages."""
+    type_name = type(value).__name__
     if isinstance(value, np.ndarray):
         return f"an array of shape {list(value.shape)} of {value.dtype}"
-    return f"a {kind} of {len(value)}" if isinstance(value, tuple | list | dict) else f"a {kind}"
+    return f"a {type_name} of {len(value)}" if isinstance(value, tuple | list | dict) else f"a {type_name}"
 
 
 def is_env_error(error: Exception) -> bool:
-    """Whether the environment's own code failed, so that its traceback tells most."""
+    """Whether an error comes from the environment's own code, so that its traceback is useful."""
     if isinstance(error, gymnasium.error.Error | ModuleNotFoundError):
         return False
-    cause = error.__cause__  # which may be one that nobody raised
+    cause = error.__cause__  # it may never have been raised
     frames = walk_tb((cause and cause.__traceback__) or error.__traceback__)
     packages = [frame.f_globals["__name__"].partition(".")[0] for frame, _ in frames]
-    # These fail in whoever calls them.
+    # Errors in these come from their caller.
     caller = [package for package in packages if package not in ("numpy", "tensordict", "torch")][-1]
     return caller not in ("gymnasium", "hydrl", "importlib", "torchrl")
 
@@ -235,26 +236,28 @@ def wrapper_chain(env: gymnasium.Env) -> list[gymnasium.Env]:
 
 
 def seed_spaces(env: gymnasium.Env, seed: int) -> None:
-    """Seeds the spaces that an environment may sample from, ``action_space`` and ``observation_space``."""
+    """Seeds the action and observation spaces of an environment, which it may sample from."""
     spaces = [
-        space for level in wrapper_chain(env) for space in (level.action_space, level.observation_space)
+        space for wrapper in wrapper_chain(env) for space in (wrapper.action_space, wrapper.observation_space)
     ]
-    unique = list({id(space): space for space in spaces}.values())
-    for space, own in zip(unique, np.random.SeedSequence(seed).generate_state(len(unique)), strict=True):
-        space.seed(int(own))
+    unique_spaces = list({id(space): space for space in spaces}.values())
+    for space, space_seed in zip(
+        unique_spaces, np.random.SeedSequence(seed).generate_state(len(unique_spaces)), strict=True
+    ):
+        space.seed(int(space_seed))
 
 
-def warn_success_ignored(task: CheckedEnv, info: dict[str, Any]) -> None:
-    """Warns if ``info`` has a success flag that is not followed, and how to follow it."""
-    if untaken := [name for name in SUCCESS if name in info]:
-        taken = {
+def warn_success_ignored(env: CheckedEnv, info: dict[str, Any]) -> None:
+    """Warns of a success flag in ``info`` that is not logged."""
+    if ignored_keys := [name for name in SUCCESS if name in info]:
+        logged_keys = {
             name
-            for level in wrapper_chain(task)
-            if isinstance(level, EpisodeInfo)
-            for name in level.reductions
+            for wrapper in wrapper_chain(env)
+            if isinstance(wrapper, EpisodeInfo)
+            for name in wrapper.reductions
         }
-        for name in (key for key in untaken if key not in taken):
-            warn_once(f"{task.label} returns {name} in info. Write env.info_keys=[{name}] to log it.")
+        for name in (key for key in ignored_keys if key not in logged_keys):
+            warn_once(f"{env.label} returns {name} in info. Write env.info_keys=[{name}] to log it.")
 
 
 def copy_kwargs(values: dict[str, Any]) -> dict[str, Any]:

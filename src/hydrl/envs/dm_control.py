@@ -20,7 +20,7 @@ from hydrl.errors import UserError
 from hydrl.library_setup import warn_of_mujoco
 
 EXTRA = "Run pip install 'hydrl[dm-control]', which installs a MuJoCo that it works with."
-VIDEO_SIZE = (240, 320)  # height and width, dm_control's own
+VIDEO_SIZE = (240, 320)  # height and width, dm_control's default
 
 
 def make(
@@ -32,19 +32,19 @@ def make(
     camera: int | None = None,
     render_mode: str | None = None,
 ) -> gymnasium.Env:
-    """Makes a task by its published name, as ``cartpole-swingup``.
+    """Makes a Control Suite task by its published name, such as ``cartpole-swingup``.
 
     Args:
         id: ``DOMAIN-TASK``, as in ``dm_control.suite``.
-        repeat: simulator steps for each action, whose rewards are summed.
+        repeat: control steps for each action, whose rewards are summed.
         pixels: height and width of image observations; ``None`` observes the state.
-        frame_stack: images observed together.
-        shadows: whether images have shadows, as the published ones; without a GPU they take most of the time.
-        camera: the camera's index; ``None``: the published one, 0, and 2 for the quadruped.
+        frame_stack: number of stacked images.
+        shadows: whether images have shadows, as published; without a GPU they take most of the time.
+        camera: index of the camera; ``None``: as published, 2 for the quadruped and else 0.
         render_mode: ``rgb_array`` for videos.
 
     Raises:
-        UserError: for a missing or unfit package, an unknown task, or if rendering fails.
+        UserError: for a missing or incompatible package, an unknown task, or if rendering fails.
     """
     if render_mode not in (None, "rgb_array"):
         raise UserError(f"env.id={id}: the Control Suite opens no window. Write video=true for videos.")
@@ -69,7 +69,7 @@ def make(
 
 
 def load_env(id: str) -> Any:
-    """Loads a ``dm_control.rl.control.Environment``; a reset has to seed its random generator.
+    """Loads a ``dm_control.rl.control.Environment``; a reset must seed its random generator.
 
     Raises:
         UserError: as :func:`make`.
@@ -79,13 +79,13 @@ def load_env(id: str) -> Any:
     choose_renderer()
     from dm_control import suite
 
-    mujoco.set_mju_user_warning(warn_of_mujoco)  # which importing it has set otherwise
+    mujoco.set_mju_user_warning(warn_of_mujoco)  # importing it sets another
     names = {f"{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
     if id not in names:
-        near = get_close_matches(id.lower(), names, n=3, cutoff=0.5)
-        raise UserError(f"env.id={id}: no such task. Write {' or '.join(near or names)}.")
+        matches = get_close_matches(id.lower(), names, n=3, cutoff=0.5)
+        raise UserError(f"env.id={id}: no such task. Write {' or '.join(matches or names)}.")
     try:
-        # A model that is drawn, as LQR's, has to be the same in every process.
+        # Random models, such as LQR's, must be the same in every process.
         return suite.load(*names[id], task_kwargs={"random": 0})
     except AttributeError as error:
         if "MjModel" not in str(error) and "MjData" not in str(error):
@@ -102,16 +102,16 @@ def choose_renderer() -> None:
         if find_library("EGL"):
             os.environ["MUJOCO_GL"] = "egl"
         elif not os.environ.get("DISPLAY"):
-            os.environ["MUJOCO_GL"] = "disabled"  # it would try to open a window at each picture
+            os.environ["MUJOCO_GL"] = "disabled"  # else it tries to open a window
 
 
 @dataclass
 class Suite:
-    """A task's environment with what changes from step to step, for exact environment states.
+    """A Control Suite environment and its original model, for exact environment states.
 
     Attributes:
         env: a ``dm_control.rl.control.Environment``.
-        built: its model as it was built; many tasks move a target in it at each reset.
+        built: its model before the first reset; many tasks move a target in it at each reset.
     """
 
     env: Any
@@ -119,14 +119,14 @@ class Suite:
 
 
 class ControlEnv(gymnasium.Env):
-    """Gymnasium environment of a Control Suite task, which observes its state, ``[n]``, or an image.
+    """Gymnasium environment of a Control Suite task that observes its state, ``[n]``, or an image.
 
-    A time limit truncates; only a task that sets its discount to 0 terminates.
+    The time limit truncates; only a task that sets its discount to 0 terminates.
 
     Args:
         env: a ``dm_control.rl.control.Environment``.
         id: its name.
-        repeat: see :func:`make`, as for the others.
+        repeat: see :func:`make`.
         pixels: height and width of the observed images.
         camera: the camera's index.
         render_mode: ``rgb_array`` or ``None``.
@@ -164,12 +164,13 @@ class ControlEnv(gymnasium.Env):
         """One action, ``repeat`` times or until the episode ends."""
         reward = 0.0
         for _ in range(self.repeat):
-            now = self.suite.env.step(action)
-            reward += now.reward
-            if now.last():
+            time_step = self.suite.env.step(action)
+            reward += time_step.reward
+            if time_step.last():
                 break
-        terminated = now.last() and now.discount == 0
-        return self.make_observation(now.observation), reward, terminated, now.last() and not terminated, {}
+        terminated = time_step.last() and time_step.discount == 0
+        truncated = time_step.last() and not terminated
+        return self.make_observation(time_step.observation), reward, terminated, truncated, {}
 
     def make_observation(self, observation: dict[str, np.ndarray]) -> np.ndarray:
         """The observation: an image, or the state's entries concatenated."""

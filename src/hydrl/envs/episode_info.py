@@ -14,7 +14,7 @@ from torchrl.envs.gym_like import BaseInfoDictReader
 from hydrl.errors import UserError
 from hydrl.specs import INFO
 
-SUCCESS = ("is_success", "success")  # taken without being named, as Stable-Baselines3 takes the first
+SUCCESS = ("is_success", "success")  # logged by default; Stable-Baselines3 logs the first
 
 
 class EpisodeInfo(gymnasium.Wrapper):
@@ -24,8 +24,8 @@ class EpisodeInfo(gymnasium.Wrapper):
         env: the environment.
         reductions: for each key in ``info``: the ``last`` value of the episode, or the ``mean`` or ``sum``
             over steps.
-        label: what a message calls the environment.
-        required: keys that the user named, whose values must be numbers; others may be anything.
+        label: the environment's name in messages.
+        required: keys that the user named, whose values must be numbers.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class EpisodeInfo(gymnasium.Wrapper):
         self.values, self.counts = dict.fromkeys(reductions, nan), dict.fromkeys(reductions, 0)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        """Begins an episode with no values."""
+        """Begins an episode; clears the values."""
         for name in self.reductions:
             self.values[name], self.counts[name] = nan, 0
         return self.env.reset(seed=seed, options=options)
@@ -49,9 +49,9 @@ class EpisodeInfo(gymnasium.Wrapper):
         """
         result = self.env.step(action)
         info = result[-1] if isinstance(result[-1], dict) else {}
-        for name, how in self.reductions.items():
+        for name, reduction in self.reductions.items():
             value = self.to_number(name, info[name]) if name in info else nan
-            if how == "last":
+            if reduction == "last":
                 self.values[name] = value
             elif value == value:
                 self.values[name] = value + (self.values[name] if self.counts[name] else 0.0)
@@ -70,12 +70,12 @@ class EpisodeInfo(gymnasium.Wrapper):
         return nan
 
     def current_values(self) -> list[float]:
-        """The values of this episode so far; NaN where unknown."""
+        """The episode's values so far; NaN if unknown."""
         return [
             self.values[name] / self.counts[name]
-            if how == "mean" and self.counts[name]
+            if reduction == "mean" and self.counts[name]
             else self.values[name]
-            for name, how in self.reductions.items()
+            for name, reduction in self.reductions.items()
         ]
 
 
@@ -83,7 +83,7 @@ class InfoReader(BaseInfoDictReader):
     """TorchRL info reader that writes the values of :class:`EpisodeInfo` as ``(INFO, NAME)``, ``[..., 1]``.
 
     Args:
-        wrappers: one, or one for each environment of a vector.
+        wrappers: one for each environment of a vector, or one.
         batch_size: ``[]``, or ``[num_envs]``.
     """
 

@@ -21,7 +21,7 @@ class Evaluation:
     Attributes:
         returns: ``[episodes]``, undiscounted, before reward transforms.
         lengths: ``[episodes]``, steps.
-        cut_episodes: episodes that reached ``eval.max_steps``, and count as they were.
+        cut_episodes: episodes that were stopped at ``eval.max_steps``, and count as they are.
         info: values followed in ``info``, by name, ``[episodes]``; NaN if unknown.
     """
 
@@ -54,7 +54,7 @@ class Evaluation:
         }
 
     def info_means(self) -> dict[str, float]:
-        """``eval/NAME`` of the values followed in ``info``, over the episodes where they are known."""
+        """``eval/NAME``: means of the values followed in ``info``, over the episodes where they are known."""
         return known_means({f"eval/{name}": values for name, values in self.info.items()})
 
 
@@ -66,39 +66,41 @@ def play_episodes(env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps
     running = torch.ones(episodes, dtype=torch.bool)
     info: dict[str, Tensor] = {}
     with set_exploration_type(ExplorationType.DETERMINISTIC), without_log_probabilities(actor):
-        now = env.reset()
+        tensordict = env.reset()
         for step in range(1, max_steps + 1):
-            now, following = env.step_and_maybe_reset(actor(now))
-            after = now["next"]
-            returns = torch.where(running, after["episode_reward"].reshape(-1).cpu(), returns)
+            tensordict, next_tensordict = env.step_and_maybe_reset(actor(tensordict))
+            next_step = tensordict["next"]
+            returns = torch.where(running, next_step["episode_reward"].reshape(-1).cpu(), returns)
             lengths[running] = step
-            if (followed := after.get(INFO, None)) is not None:
-                values = {str(name): value.reshape(-1).cpu() for name, value in followed.items()}
+            if (info_entries := next_step.get(INFO, None)) is not None:
+                values = {str(name): value.reshape(-1).cpu() for name, value in info_entries.items()}
                 info = {
                     name: torch.where(running, value, info.get(name, value)) for name, value in values.items()
                 }
-            running &= ~after["done"].reshape(-1).cpu()
+            running &= ~next_step["done"].reshape(-1).cpu()
             if not running.any():
                 break
-            now = following
+            tensordict = next_tensordict
     return Evaluation(returns, lengths, int(running.sum()), info)
 
 
 @contextmanager
 def without_log_probabilities(actor: TensorDictModuleBase) -> Iterator[None]:
-    """Context manager in which ``actor`` computes no log-probabilities, a seventh of a step's time."""
-    drawing = [module for module in actor.modules() if isinstance(module, ProbabilisticTensorDictModule)]
-    flags = [module.return_log_prob for module in drawing]
+    """Context manager in which ``actor`` computes no log-probabilities, which saves 1/7 of a step."""
+    sampling_modules = [
+        module for module in actor.modules() if isinstance(module, ProbabilisticTensorDictModule)
+    ]
+    flags = [module.return_log_prob for module in sampling_modules]
     try:
-        for module in drawing:
+        for module in sampling_modules:
             module.return_log_prob = False
         yield
     finally:
-        for module, before in zip(drawing, flags, strict=True):
-            module.return_log_prob = before
+        for module, flag in zip(sampling_modules, flags, strict=True):
+            module.return_log_prob = flag
 
 
 def known_means(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
     """The mean of each value over the episodes where it is known."""
-    known = {name: tensor[~tensor.isnan()].double() for name, tensor in values.items()}
-    return {name: tensor.mean().item() for name, tensor in known.items() if len(tensor)}
+    known_values = {name: tensor[~tensor.isnan()].double() for name, tensor in values.items()}
+    return {name: tensor.mean().item() for name, tensor in known_values.items() if len(tensor)}

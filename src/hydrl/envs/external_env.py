@@ -1,4 +1,4 @@
-"""An environment for a policy that somebody else's loop steps, and conversion of its input and output."""
+"""Environment for a policy that an external loop steps, and conversion of its input and output."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Dict, Discrete, MultiDiscrete, Space, Tuple
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import batch_space, iterate
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.data import Composite, TensorSpec
@@ -28,6 +28,7 @@ from hydrl.envs.spaces import (
     is_image,
     leaf_spaces,
     sample_action,
+    stack_values,
 )
 from hydrl.errors import UserError
 from hydrl.specs import INFO, MASK
@@ -39,20 +40,20 @@ class ExternalEnv(EnvBase):
     Its episodes never end by themselves.
 
     Args:
-        like: an environment with the specs it has.
+        example_env: an environment with the same specs.
         batch_size: of the observations.
     """
 
     entry_label = "the mask"
 
-    def __init__(self, like: EnvBase, batch_size: torch.Size) -> None:
-        super().__init__(device=like.device, batch_size=batch_size)
-        self.shows_all = isinstance(like, GymWrapper)  # see hydrl.specs.observation_keys
-        for kind in ("observation", "state", "action", "reward", "done"):
-            name = f"full_{kind}_spec_unbatched"
-            setattr(self, name, getattr(like, name))
-        observation_spec = like.full_observation_spec_unbatched
-        if INFO in observation_spec.keys():  # noqa: SIM118 - a spec; no policy reads of it
+    def __init__(self, example_env: EnvBase, batch_size: torch.Size) -> None:
+        super().__init__(device=example_env.device, batch_size=batch_size)
+        self.shows_all = isinstance(example_env, GymWrapper)  # see hydrl.specs.observation_keys
+        for spec_kind in ("observation", "state", "action", "reward", "done"):
+            name = f"full_{spec_kind}_spec_unbatched"
+            setattr(self, name, getattr(example_env, name))
+        observation_spec = example_env.full_observation_spec_unbatched
+        if INFO in observation_spec.keys():  # noqa: SIM118 - a spec; no policy reads it
             self.full_observation_spec_unbatched = Composite(
                 {name: spec for name, spec in observation_spec.items() if name != INFO},
                 shape=observation_spec.shape,
@@ -77,18 +78,19 @@ class ExternalEnv(EnvBase):
         return self.entries.copy()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        ends = self.full_done_spec.zero()
-        return self.entries.copy().update(self.full_reward_spec.zero()).update(self.rewards).update(ends)
+        done_flags = self.full_done_spec.zero()
+        rewards = self.full_reward_spec.zero().update(self.rewards)
+        return self.entries.copy().update(rewards).update(done_flags)
 
     def _set_seed(self, seed: int | None) -> None:
-        """Nothing is drawn."""
+        """Nothing is random here."""
 
 
 class SpacesEnv(gymnasium.Env):
     """Gymnasium environment with the spaces of another one, which returns what it is given."""
 
-    def __init__(self, task: gymnasium.Env) -> None:
-        self.observation_space, self.action_space = task.observation_space, task.action_space
+    def __init__(self, env: gymnasium.Env) -> None:
+        self.observation_space, self.action_space = env.observation_space, env.action_space
         self.info: dict[str, Any] = {}
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict]:
@@ -126,13 +128,15 @@ class GymIO:
         self.keywords = copy_kwargs(for_evaluation(make).keywords)
         self.observe, self.spec = self.keywords.pop("observe", None), spec
         self.keywords.pop("info_keys", None)
-        with closing(make_tracked_env(**copy_kwargs(self.keywords))) as task:
-            tracker = find_mask_tracker(task)
-            self.spaces = SpacesEnv(tracker.env if tracker else task)
+        with closing(make_tracked_env(**copy_kwargs(self.keywords))) as env:
+            tracker = find_mask_tracker(env)
+            self.spaces = SpacesEnv(tracker.env if tracker else env)
         self.mask_entry = tracker.source[1] if tracker and tracker.source[0] == "entry" else None
-        place: MaskSource = ("entry", self.mask_entry) if self.mask_entry else ("info", MASK)
-        self.mask_tracker = MaskTracker(self.spaces, place, "predict", len(tracker.mask)) if tracker else None
-        self.task = adapt_spaces(self.mask_tracker or self.spaces, self.observe)
+        source: MaskSource = ("entry", self.mask_entry) if self.mask_entry else ("info", MASK)
+        self.mask_tracker = (
+            MaskTracker(self.spaces, source, "predict", len(tracker.mask)) if tracker else None
+        )
+        self.adapted_env = adapt_spaces(self.mask_tracker or self.spaces, self.observe)
         self.observation_space, self.action_space = self.spaces.observation_space, self.spaces.action_space
         self.entries = dict(leaf_spaces((self.mask_tracker or self.spaces).observation_space))
         for _, space in self.entries.values():
@@ -142,40 +146,40 @@ class GymIO:
                 )
 
     def sample_observations(
-        self, episodes: int, steps: int, many: int
+        self, episodes: int, steps: int, batch_size: int
     ) -> list[list[tuple[Any, np.ndarray | None]]]:
-        """Observations and masks of random steps in batches of ``many``, for each step of each episode.
+        """Observations and masks of random steps, in batches of ``batch_size``.
 
         Returns:
             For each episode its steps, as :meth:`read` takes them.
         """
         observations: list[Any] = []
         masks: list[np.ndarray] = []
-        with closing(make_tracked_env(**copy_kwargs(self.keywords))) as task:
-            tracker = find_mask_tracker(task)
-            task.action_space.seed(0)
-            ended = True
-            while len(observations) < episodes * steps * many:
-                if ended:
-                    observation, ended = task.reset(seed=len(observations))[0], False
+        with closing(make_tracked_env(**copy_kwargs(self.keywords))) as env:
+            tracker = find_mask_tracker(env)
+            env.action_space.seed(0)
+            is_done = True
+            while len(observations) < episodes * steps * batch_size:
+                if is_done:
+                    observation, is_done = env.reset(seed=len(observations))[0], False
                 else:
-                    action = sample_action(task.action_space, tracker.mask if tracker else None)
-                    observation, _, *ends, _ = task.step(action)
-                    ended = any(ends)
-                if tracker is not None and ended:
-                    continue  # where nobody acts, and nothing may be allowed
+                    action = sample_action(env.action_space, tracker.mask if tracker else None)
+                    observation, _, *done_flags, _ = env.step(action)
+                    is_done = any(done_flags)
+                if tracker is not None and is_done:
+                    continue  # nobody acts here, and no action may be valid
                 if tracker is not None:
                     masks.append(tracker.mask)
                     observation = (
                         {**observation, self.mask_entry: tracker.mask} if self.mask_entry else observation
                     )
                 observations.append(deepcopy(observation))
-        rows: list[tuple[Any, np.ndarray | None]] = []
-        for place in range(0, len(observations), many):
-            row = observations[place : place + many]
-            shown = concatenate(self.observation_space, row, create_empty_array(self.observation_space, many))
-            rows.append((shown, np.stack(masks[place : place + many]) if masks else None))
-        return [rows[place : place + steps] for place in range(0, len(rows), steps)]
+        batches: list[tuple[Any, np.ndarray | None]] = []
+        for start in range(0, len(observations), batch_size):
+            batch = observations[start : start + batch_size]
+            stacked = stack_values(batch, self.observation_space)
+            batches.append((stacked, np.stack(masks[start : start + batch_size]) if masks else None))
+        return [batches[start : start + steps] for start in range(0, len(batches), steps)]
 
     def read(self, observation: Any, mask: Any = None) -> TensorDict:
         """Observations as a policy's tensordict, ``[]``, or ``[n]`` for a batch.
@@ -195,56 +199,51 @@ class GymIO:
                 "mask=None: the observation of this environment has no action mask. Pass it as mask=."
             )
         if mask is not None and self.mask_entry is not None and isinstance(observation, Mapping):
-            own, batch = self.spaces.observation_space[self.mask_entry].dtype, np.asarray(mask)
-            as_shown = batch.astype(own) if batch.dtype.kind in "biuf" else batch
-            observation = {**observation, self.mask_entry: as_shown}
+            dtype, batch = self.spaces.observation_space[self.mask_entry].dtype, np.asarray(mask)
+            cast = batch.astype(dtype) if batch.dtype.kind in "biuf" else batch
+            observation = {**observation, self.mask_entry: cast}
         batch = as_arrays(observation, self.observation_space)
         shapes = {path: get_path(batch, path).shape for path, _ in self.entries.values()}
-        counts = {path: shapes[path][: -len(space.shape) or None] for path, space in self.entries.values()}
-        first, *others = counts
-        for path in others:
-            if counts[path] != counts[first]:
-                raise UserError(
-                    f"observation: batch sizes differ: {entry_label(first)} has shape "
-                    f"{list(shapes[first])} and {entry_label(path)} {list(shapes[path])}. Make them equal."
-                )
-        many = counts[first]
-        each_of = [*iterate(batch_space(self.observation_space, *many), batch)] if many else [batch]
-        masks = [None] * len(each_of) if mask is None else self.split_masks(mask, many)
+        batch_shapes = {
+            path: shapes[path][: -len(space.shape) or None] for path, space in self.entries.values()
+        }
+        first_path, *other_paths = batch_shapes
+        for path in other_paths:
+            if batch_shapes[path] != batch_shapes[first_path]:
+                both = [f"{entry_label(one)} has shape {list(shapes[one])}" for one in (first_path, path)]
+                raise UserError(f"observation: batch sizes differ: {' and '.join(both)}. Make them agree.")
+        batch_shape = batch_shapes[first_path]
+        space = batch_space(self.observation_space, *batch_shape)
+        singles = [*iterate(space, batch)] if batch_shape else [batch]
+        masks: list[Any] = [None] * len(singles)
+        if mask is not None:
+            shape, array = [*batch_shape, sum(choice_sizes(self.action_space))], np.asarray(mask)
+            if list(array.shape) != shape:
+                raise UserError(f"mask: got {describe_value(array)}. Pass booleans of shape {shape}.")
+            masks = [*array] if batch_shape else [array]
         rows = []
-        for single, allowed in zip(each_of, masks, strict=True):
-            self.spaces.observation, self.spaces.info = single, {MASK: allowed}
-            adapted = self.task.reset()[0]
+        for single, single_mask in zip(singles, masks, strict=True):
+            self.spaces.observation, self.spaces.info = single, {MASK: single_mask}
+            adapted = self.adapted_env.reset()[0]
             rows.append(adapted if isinstance(adapted, dict) else {"observation": adapted})
             if self.mask_tracker is not None:
                 rows[-1] = rows[-1] | {MASK: self.mask_tracker.mask}
         entries = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         tensordict = TensorDict(entries, [len(rows)])
-        return tensordict if many else tensordict[0]
-
-    def split_masks(self, mask: Any, many: tuple[int, ...]) -> list[np.ndarray]:
-        """The masks of ``many`` observations, each ``[actions]``.
-
-        Raises:
-            UserError: for another shape.
-        """
-        shape, array = [*many, sum(choice_sizes(self.action_space))], np.asarray(mask)
-        if list(array.shape) != shape:
-            raise UserError(f"mask: got {describe_value(array)}. Pass booleans of shape {shape}.")
-        return [*array] if many else [array]
+        return tensordict if batch_shape else tensordict[0]
 
     def write(self, action: Tensor) -> Any:
         """The policy's action, ``[...]`` or ``[n, ...]``, in the environment's own action space."""
-        many = action.ndim > self.spec.ndim
-        taken = []
-        for single in action if many else [action]:
-            self.task.step(self.spec.to_numpy(single, safe=False))
-            taken.append(self.spaces.action)
-        if many and isinstance(self.action_space, Dict | Tuple):
-            return concatenate(self.action_space, taken, create_empty_array(self.action_space, len(taken)))
-        if many:
-            return np.stack(taken)
-        return int(taken[0]) if isinstance(self.action_space, Discrete) else taken[0]
+        is_batch = action.ndim > self.spec.ndim
+        env_actions = []
+        for single_action in action if is_batch else [action]:
+            self.adapted_env.step(self.spec.to_numpy(single_action, safe=False))
+            env_actions.append(self.spaces.action)
+        if is_batch and isinstance(self.action_space, Dict | Tuple):
+            return stack_values(env_actions, self.action_space)
+        if is_batch:
+            return np.stack(env_actions)
+        return int(env_actions[0]) if isinstance(self.action_space, Discrete) else env_actions[0]
 
 
 def adapt_input(values: Tensor, space: Space) -> Tensor:
@@ -266,9 +265,9 @@ def adapt_input(values: Tensor, space: Space) -> Tensor:
     return flat
 
 
-def find_mask_tracker(task: gymnasium.Env) -> MaskTracker | None:
+def find_mask_tracker(env: gymnasium.Env) -> MaskTracker | None:
     """The wrapper that reads an environment's action mask, if any."""
-    return next((level for level in wrapper_chain(task) if isinstance(level, MaskTracker)), None)
+    return next((wrapper for wrapper in wrapper_chain(env) if isinstance(wrapper, MaskTracker)), None)
 
 
 def as_arrays(values: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
@@ -292,14 +291,14 @@ def as_arrays(values: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
         array = np.asarray(values)
     except ValueError:  # rows of several lengths
         array = np.empty((), object)
-    shape, kind = list(space.shape), space.dtype
-    many = array.ndim == len(shape) + 1 and len(array) > 0
-    if list(array.shape[many:]) != shape or not np.can_cast(array.dtype, kind, "same_kind"):
+    shape, dtype = list(space.shape), space.dtype
+    is_batch = array.ndim == len(shape) + 1 and len(array) > 0
+    if list(array.shape[is_batch:]) != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
         raise UserError(
-            f"{entry_label(path)}: got {array.dtype} of shape {list(array.shape)}. Pass {kind} of shape "
+            f"{entry_label(path)}: got {array.dtype} of shape {list(array.shape)}. Pass {dtype} of shape "
             f"{shape}, or [{', '.join(map(str, ['n', *shape]))}] for a batch."
         )
-    return array.astype(kind)
+    return array.astype(dtype)
 
 
 def get_entry(values: Any, key: Any, space: Dict | Tuple, path: tuple) -> Any:
@@ -311,8 +310,8 @@ def get_entry(values: Any, key: Any, space: Dict | Tuple, path: tuple) -> Any:
     try:
         return values[key]
     except (KeyError, IndexError, TypeError, ValueError):
-        kind, keys = ("dictionary", [*space.spaces]) if isinstance(space, Dict) else ("tuple", "")
-        expected = f"a {kind} of {', '.join(map(str, keys)) or len(space.spaces)}"
+        type_name, keys = ("dictionary", [*space.spaces]) if isinstance(space, Dict) else ("tuple", "")
+        expected = f"a {type_name} of {', '.join(map(str, keys)) or len(space.spaces)}"
         raise UserError(
             f"{entry_label((*path, key))}: it is missing, got {describe_value(values)}. Pass {expected} as "
             f"{entry_label(path)}."
@@ -320,5 +319,5 @@ def get_entry(values: Any, key: Any, space: Dict | Tuple, path: tuple) -> Any:
 
 
 def entry_label(path: tuple) -> str:
-    """An entry as Python writes it."""
+    """An observation entry as Python code, for messages."""
     return "observation" + "".join(f"[{key!r}]" for key in path)

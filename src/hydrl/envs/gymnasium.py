@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
@@ -17,10 +17,7 @@ from gymnasium.wrappers import AtariPreprocessing
 from tensordict import TensorDict, TensorDictBase
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.data import MultiCategorical
-from torchrl.envs import (
-    EnvBase,
-    GymWrapper,
-)
+from torchrl.envs import EnvBase, GymWrapper
 
 from hydrl.envs.action_masks import MaskReader, MaskSetting, MaskTracker, find_mask_source, track_mask
 from hydrl.envs.checked_env import copy_kwargs, is_env_error, seed_spaces, wrapper_chain
@@ -29,11 +26,12 @@ from hydrl.envs.spaces import adapt_spaces, choice_sizes, sample_action
 from hydrl.errors import UserError
 from hydrl.library_setup import warn_once
 
-PROBE_STEPS = 200  # steps in which a task of one's own is tried for what it says of success
+PROBE_STEPS = 200  # steps in which an environment is probed for success flags
 PROBED: dict[tuple[Any, ...], "ProbeResult"] = {}
-FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # choices of env, by how the ids begin
+FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # options of env by the namespace of ids
 Wrappers = Mapping[str, partial[gymnasium.Env]]
 MakeGymEnv = Callable[..., gymnasium.Env]
+W = TypeVar("W", bound=gymnasium.Wrapper)
 
 
 def gymnasium_env(
@@ -47,11 +45,10 @@ def gymnasium_env(
     action_mask: MaskSetting = None,
     **kwargs: Any,
 ) -> EnvBase:
-    """A Gymnasium environment, or ``num_envs`` of them stepped together in this process.
+    """TorchRL environment of one Gymnasium environment, or of ``num_envs`` stepped together.
 
     TorchRL's cost per step is that of the whole vector, so ten environments cost little more than one.
-    ``GymEnv(id, num_envs=k)`` is not used: it resets inside ``step`` and returns all-zero observations
-    at episode ends.
+    ``GymEnv(id, num_envs=k)`` resets inside ``step`` and returns all-zero observations at episode ends.
 
     Keywords named here cannot be passed to the environment itself.
 
@@ -59,13 +56,13 @@ def gymnasium_env(
         id: a registered Gymnasium id, such as ``CartPole-v1``.
         num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``.
         device: where observations and actions live; the simulator runs on the CPU.
-        observe: indices of the observed vector's entries, or of an image's channels, that are kept; ``None``
-            keeps all. For environments that observe one vector or one image.
+        observe: indices of a vector's entries, or of an image's channels, to observe; ``None`` observes all.
+            For environments that observe one vector or one image.
         wrappers: wrappers by name, the first innermost, each called with the environment;
             :func:`for_evaluation` leaves out those with ``training_only=true``.
         info_keys: values of ``info`` that are followed through each episode, see
             :class:`hydrl.envs.episode_info.EpisodeInfo`; a list takes their last values. Success flags are
-            followed anyway, unless the list is empty.
+            followed by default, unless the list is empty.
         make: makes the environment from its ``id`` and ``kwargs`` in place of ``gymnasium.make``.
         action_mask: the entry of the observation or of ``info`` that holds the action mask; ``None``: one
             named ``action_mask``, or the method ``action_masks``, if there is one. ``False`` ignores masks.
@@ -78,13 +75,14 @@ def gymnasium_env(
     """
     maker = make
 
-    # Of these three alone, and by this name: checkpoints of older runs know it so.
+    # Checkpoints of older runs have a closure of this name and these three variables.
     def make() -> gymnasium.Env:  # type: ignore[no-redef]
         return adapt_spaces(make_tracked_env(id, **kwargs), observe, f"env.id={id}")
 
     with explain_make_errors(id, maker):
         kwargs.update(env_keywords(id, wrappers, info_keys, maker, action_mask, kwargs))
-        return add_info_readers(make_gym_wrapper(make, num_envs, device, plain=not (wrappers or maker)))
+        env = make_gym_wrapper(make, num_envs, device, keep_env_fns=not (wrappers or maker))
+        return add_info_readers(env)
 
 
 def env_keywords(
@@ -95,30 +93,31 @@ def env_keywords(
     action_mask: MaskSetting,
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    """The keyword arguments of :func:`make_tracked_env` that are set."""
+    """The keyword arguments of :func:`make_tracked_env` that are not defaults."""
     required = info_keys if isinstance(info_keys, dict) else dict.fromkeys(info_keys or [], "last")
-    success = [] if info_keys == [] else find_success_keys(id, wrappers, maker, **kwargs)
-    how = dict.fromkeys(success, "last") | required
-    keywords = {"make": maker, "info_keys": (how, [*required]) if how else None, "wrappers": wrappers}
+    success_keys = [] if info_keys == [] else find_success_keys(id, wrappers, maker, **kwargs)
+    reductions = dict.fromkeys(success_keys, "last") | required
+    followed = (reductions, [*required]) if reductions else None
+    keywords = {"make": maker, "info_keys": followed, "wrappers": wrappers}
     mask_keyword = {} if action_mask is None else {"action_mask": action_mask}
     return {name: value for name, value in keywords.items() if value} | mask_keyword
 
 
-def make_gym_wrapper(make: Any, num_envs: int, device: str, *, plain: bool) -> GymWrapper:
-    """One environment or a vector of them for TorchRL; ``plain`` ones hold nothing but numbers and names."""
+def make_gym_wrapper(make: Any, num_envs: int, device: str, *, keep_env_fns: bool) -> GymWrapper:
+    """TorchRL environment of one made environment or a vector; ``keep_env_fns`` keeps a vector's makers."""
     if num_envs == 1:
-        task = make()
-        return with_integer_choices(GymWrapper(task, device=device), task.action_space)
+        env = make()
+        return with_integer_choices(GymWrapper(env, device=device), env.action_space)
     vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
-    if not plain:
-        vector.env_fns = ()  # what made them is no state of theirs, and could not be read as one
+    if not keep_env_fns:
+        vector.env_fns = ()  # makers are no state, and might not be readable in checkpoints
     return with_integer_choices(GymVector(vector, device=device), vector.single_action_space)
 
 
 def with_integer_choices(env: GymWrapper, actions: gymnasium.Space) -> GymWrapper:
     """Gives multi-discrete actions an integer spec, ``[*batch_size, choices]``.
 
-    TorchRL has them one-hot in a row, for which it has no distribution, and of a vector as a box.
+    TorchRL makes a concatenated one-hot spec, for which it has no distribution, or a box for a vector.
     """
     if isinstance(actions, MultiDiscrete):
         spec = MultiCategorical(actions.nvec, device=env.device)
@@ -130,7 +129,7 @@ def with_integer_choices(env: GymWrapper, actions: gymnasium.Space) -> GymWrappe
 def explain_make_errors(id: str, maker: MakeGymEnv | None) -> Iterator[None]:
     """Explains why an environment cannot be made, unless its own code failed.
 
-    It also warns of an Atari or MinAtar game that is made without its family's preprocessing.
+    It also warns of an Atari or MinAtar game without its family's preprocessing.
 
     Raises:
         UserError: in place of the error.
@@ -149,10 +148,10 @@ def explain_make_errors(id: str, maker: MakeGymEnv | None) -> Iterator[None]:
 
 
 def explain_make_error(error: Exception, id: str) -> str:
-    """Why an environment cannot be made, and what to do if that is known."""
+    """Why an environment cannot be made, with advice if known."""
     reason = " ".join(str(error).split())
     family = FAMILIES.get(id.rpartition("/")[0])
-    if family and isinstance(error, gymnasium.error.NamespaceNotFound):  # which it registers
+    if family and isinstance(error, gymnasium.error.NamespaceNotFound):  # the family registers it
         reason = f"it is a game of another option. Write env={family} env.id={id}."
     elif id.startswith("hydrl/"):  # see hydrl.api.python_classes
         reason = "it was a class of the process that trained it. Pass it again: hydrl.train(env=CLASS)."
@@ -163,8 +162,8 @@ def explain_make_error(error: Exception, id: str) -> str:
             if module
             else f" For your own environment, write env.id=MODULE:{id}; MODULE registers it."
         )
-    elif unasked := re.search(r"unexpected keyword argument '(\w+)'", reason):
-        reason = f"it takes no {unasked[1]}. Leave env.{unasked[1]} out."
+    elif keyword_match := re.search(r"unexpected keyword argument '(\w+)'", reason):
+        reason = f"it takes no {keyword_match[1]}. Leave env.{keyword_match[1]} out."
     elif "gymnasium[box2d]" in reason:
         reason = "it needs Box2D. Run pip install 'hydrl[box2d]'."
     return reason
@@ -176,16 +175,16 @@ def make_tracked_env(
     action_mask: MaskSetting = None,
     **kwargs: Any,
 ) -> gymnasium.Env:
-    """Makes an environment in its wrappers, its ``info`` values followed and its action mask read.
+    """Makes an environment in its wrappers, with ``info`` values followed and the action mask read.
 
     Args:
-        id: as for :func:`gymnasium_env`, as the others.
-        info_keys: how each value is followed, and the keys the user named.
+        id: as for :func:`gymnasium_env`, like the others.
+        info_keys: the reduction of each value, and the keys that the user named.
     """
-    task, label = make_wrapped_env(id, **kwargs), f"env.id={id}"
-    actions = sum(choice_sizes(task.action_space))
-    task = track_mask(task, action_mask, label, actions, lambda: info_keys_at_reset(id, **kwargs))
-    return EpisodeInfo(task, info_keys[0], label, info_keys[1]) if info_keys else task
+    env, label = make_wrapped_env(id, **kwargs), f"env.id={id}"
+    num_actions = sum(choice_sizes(env.action_space))
+    env = track_mask(env, action_mask, label, num_actions, lambda: info_keys_at_reset(id, **kwargs))
+    return EpisodeInfo(env, info_keys[0], label, info_keys[1]) if info_keys else env
 
 
 def make_wrapped_env(
@@ -194,14 +193,14 @@ def make_wrapped_env(
     """Makes an environment in its wrappers, the first one innermost, as in Gymnasium.
 
     Raises:
-        UserError: for a wrapper that does not fit, or one for training alone that changes the spaces.
+        UserError: for a wrapper that does not fit, or a training-only one that changes the spaces.
     """
-    task = (plain_partial(make) or gymnasium.make)(id, **copy_kwargs(kwargs))
+    env = (plain_partial(make) or gymnasium.make)(id, **copy_kwargs(kwargs))
     for name, wrapper in copy_kwargs(dict(wrappers or {})).items():
         keywords = {key: plain_partial(value) for key, value in wrapper.keywords.items()}
-        alone, wrapper_key = keywords.pop("training_only", False), f"env.wrappers.{name}"
+        training_only, wrapper_key = keywords.pop("training_only", False), f"env.wrappers.{name}"
         try:
-            wrapped = wrapper.func(task, **keywords)
+            wrapped = wrapper.func(env, **keywords)
         except Exception as error:
             if is_env_error(error):
                 raise
@@ -213,23 +212,23 @@ def make_wrapped_env(
             raise UserError(
                 f"{wrapper_key}: it returned a {type(wrapped).__name__}. Write a gymnasium.Wrapper."
             )
-        for space_name in ("observation_space", "action_space") if alone else ():
-            if getattr(wrapped, space_name) != getattr(task, space_name):
+        for space_name in ("observation_space", "action_space") if training_only else ():
+            if getattr(wrapped, space_name) != getattr(env, space_name):
                 raise UserError(
                     f"{wrapper_key}.training_only=true: it changes the {space_name}, and the policy could "
                     "not be evaluated without it. Leave training_only out."
                 )
-        task = wrapped
-    return task
+        env = wrapped
+    return env
 
 
 def find_success_keys(
     id: str, wrappers: Wrappers | None = None, make: MakeGymEnv | None = None, **kwargs: Any
 ) -> list[str]:
-    """Which keys of ``info`` are success flags, found once a process in an environment of its own.
+    """The keys of ``info`` that are success flags, by a separate environment, once a process.
 
-    Gymnasium's own environments and families have none. Others are stepped with random actions until a flag
-    appears, for one episode or ``PROBE_STEPS`` steps at most; errors there appear again in the run itself.
+    Gymnasium's own environments have none. Others are stepped with random actions until a flag appears, for
+    one episode and ``PROBE_STEPS`` steps at most; errors are left to the run itself.
     """
     spec = gymnasium.registry.get(id)
     modules = [wrapper.func.__module__ for wrapper in evaluation_wrappers(wrappers).values()]
@@ -242,13 +241,13 @@ def find_success_keys(
 def info_keys_at_reset(
     id: str, wrappers: Wrappers | None = None, make: MakeGymEnv | None = None, **kwargs: Any
 ) -> list[str]:
-    """The names in ``info`` after a reset; none for hydrl's own families."""
+    """The keys of ``info`` after a reset; none for hydrl's own families."""
     family = getattr(getattr(make, "func", make), "__module__", "").startswith("hydrl.")
     return [] if family else probe_env(id, wrappers, make, kwargs, 0).info
 
 
 class ProbeResult(NamedTuple):
-    """What ``info`` held in an environment of its own, stepped at most ``steps`` times."""
+    """Keys of ``info`` in a probed environment, stepped at most ``steps`` times."""
 
     steps: int
     info: list[str]
@@ -260,19 +259,19 @@ def probe_env(
 ) -> ProbeResult:
     """Steps an environment with random actions, once a process; errors are left to the run itself."""
     keywords = {key: value for key, value in kwargs.items() if key != "render_mode"}
-    known = evaluation_wrappers(wrappers)
-    # By the classes themselves: a notebook's next cell, or a reload, defines others of the same names.
-    classes = (entry_point_of(id), *(wrapper.func for wrapper in known.values()))
-    key = (repr((id, known, make, keywords)), *classes)
+    eval_wrappers = evaluation_wrappers(wrappers)
+    # By the classes themselves: a notebook may define others of the same names.
+    classes = (entry_point_of(id), *(wrapper.func for wrapper in eval_wrappers.values()))
+    key = (repr((id, eval_wrappers, make, keywords)), *classes)
     if key not in PROBED or PROBED[key].steps < steps:
         rng, result = GlobalRNGState(), ProbeResult(steps, [], [])
         state = rng.state_dict()
         try:
-            wrapped = make_wrapped_env(id, known, make, **keywords)
-            with warnings.catch_warnings(action="ignore"), closing(wrapped) as task:
-                seed_spaces(task, 0)
-                result = ProbeResult(steps, [*task.reset(seed=0)[1]], [])
-                result.success.extend(find_success_in_episode(task, result))
+            wrapped = make_wrapped_env(id, eval_wrappers, make, **keywords)
+            with warnings.catch_warnings(action="ignore"), closing(wrapped) as env:
+                seed_spaces(env, 0)
+                result = ProbeResult(steps, [*env.reset(seed=0)[1]], [])
+                result.success.extend(find_success_in_episode(env, result))
         except Exception:
             pass
         finally:
@@ -282,59 +281,64 @@ def probe_env(
 
 
 def entry_point_of(id: str) -> Any:
-    """The class or function Gymnasium makes an environment with now; ``None`` if it knows none."""
+    """The class or function by which Gymnasium makes an environment; ``None`` if unknown."""
     try:
-        point = gymnasium.spec(id).entry_point
-        return load_env_creator(point) if isinstance(point, str) else point
-    except Exception:  # of which making it tells
+        entry_point = gymnasium.spec(id).entry_point
+        return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    except Exception:  # reported when the run makes it
         return None
 
 
-def find_success_in_episode(task: gymnasium.Env, known: ProbeResult) -> list[str]:
+def find_success_in_episode(env: gymnasium.Env, probe: ProbeResult) -> list[str]:
     """The success flags in ``info`` while random valid actions are taken."""
-    actions = sum(choice_sizes(task.action_space))
-    place = find_mask_source(task, None, lambda: known.info) if actions else None
-    allowed = MaskTracker(task, place, "it", actions) if place else None
-    task = allowed or task
-    _, info = task.reset(seed=0)
-    ended, keys = False, list[str]()
-    for _ in range(known.steps):
+    num_actions = sum(choice_sizes(env.action_space))
+    source = find_mask_source(env, None, lambda: probe.info) if num_actions else None
+    tracker = MaskTracker(env, source, "it", num_actions) if source else None
+    env = tracker or env
+    _, info = env.reset(seed=0)
+    done, keys = False, list[str]()
+    for _ in range(probe.steps):
         keys = [name for name in SUCCESS if name in info and is_number(info[name])]
-        if keys or ended:
+        if keys or done:
             break
-        action = sample_action(task.action_space, allowed.mask if allowed else None)
-        _, _, terminated, truncated, info = task.step(action)
-        ended = terminated or truncated
+        action = sample_action(env.action_space, tracker.mask if tracker else None)
+        _, _, terminated, truncated, info = env.step(action)
+        done = terminated or truncated
     return keys
 
 
 def add_info_readers(env: GymWrapper) -> EnvBase:
     """Adds TorchRL readers for the followed values and the action masks of an environment."""
-    tasks = env._env.envs if isinstance(env, GymVector) else [env._env]
-    below = [level for task in tasks for level in wrapper_chain(task)]
-    if following := [level for level in below if isinstance(level, EpisodeInfo)]:
-        env.set_info_dict_reader(InfoReader(following, env.batch_size))
-    if masking := [level for level in below if isinstance(level, MaskTracker)]:
-        env.set_info_dict_reader(MaskReader(masking, env.batch_size))
+    if info_wrappers := find_wrappers(env, EpisodeInfo):
+        env.set_info_dict_reader(InfoReader(info_wrappers, env.batch_size))
+    if mask_trackers := find_wrappers(env, MaskTracker):
+        env.set_info_dict_reader(MaskReader(mask_trackers, env.batch_size))
     return env
 
 
+def find_wrappers(env: EnvBase, wrapper_class: type[W]) -> list[W]:
+    """The wrappers of a class below a TorchRL environment, one for each Gymnasium environment."""
+    gym_envs = env._env.envs if isinstance(env, GymVector) else [getattr(env, "_env", None)]
+    wrappers = [wrapper for gym_env in gym_envs for wrapper in wrapper_chain(gym_env)]
+    return [wrapper for wrapper in wrappers if isinstance(wrapper, wrapper_class)]
+
+
 def plain_partial(value: Any) -> Any:
-    """A value; of Hydra's partial the plain one, as Hydra's checks its target at each call."""
+    """A value; a partial of Hydra's as a plain one, as Hydra's checks its target at each call."""
     return partial(value.func, *value.args, **value.keywords) if isinstance(value, partial) else value
 
 
 def for_evaluation(make: partial[EnvBase]) -> partial[EnvBase]:
-    """A partial of :func:`gymnasium_env` without opponents and wrappers that are for training alone."""
+    """A partial of :func:`gymnasium_env` without opponents and training-only wrappers."""
     wrappers = make.keywords.get("wrappers") or {}
-    wrappers_left = evaluation_wrappers(wrappers)
+    eval_wrappers = evaluation_wrappers(wrappers)
     if make.keywords.get("opponents") is not None:
         make = partial(make, opponents=None)
-    return partial(make, wrappers=wrappers_left) if wrappers_left != wrappers else make
+    return partial(make, wrappers=eval_wrappers) if eval_wrappers != wrappers else make
 
 
 def evaluation_wrappers(wrappers: Wrappers | None) -> dict[str, Any]:
-    """The wrappers that are not for training alone."""
+    """The wrappers that are not training-only."""
     return {
         name: wrapper
         for name, wrapper in (wrappers or {}).items()
@@ -345,8 +349,8 @@ def evaluation_wrappers(wrappers: Wrappers | None) -> dict[str, Any]:
 class GymVector(GymWrapper):
     """TorchRL wrapper of a vector of environments with one reward each and array observations.
 
-    Its numbers are TorchRL's. TorchRL's own two methods inspect every space at each step; with these acting
-    takes 7 % (ten double pendulums) to 14 % (16 CartPoles) less time.
+    TorchRL's own two methods inspect every space at each step; with these acting takes 7 % (ten double
+    pendulums) to 14 % (16 CartPoles) less time, with the same results.
     """
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -355,17 +359,17 @@ class GymVector(GymWrapper):
         return self.to_tensordict(observation, terminated, truncated, reward=torch.as_tensor(reward).float())
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        if tensordict is not None and (chosen := tensordict.get("_reset", None)) is not None:
-            kwargs["options"] = {"reset_mask": chosen.view(self.batch_size).numpy(force=True)}
+        if tensordict is not None and (reset_mask := tensordict.get("_reset", None)) is not None:
+            kwargs["options"] = {"reset_mask": reset_mask.view(self.batch_size).numpy(force=True)}
         observation, _ = self._env.reset(**kwargs)
         return self.to_tensordict(observation, *np.zeros((2, *self.batch_size), dtype=bool))
 
     def to_tensordict(
-        self, observation: Any, terminated: np.ndarray, truncated: np.ndarray, **more: torch.Tensor
+        self, observation: Any, terminated: np.ndarray, truncated: np.ndarray, **more_entries: torch.Tensor
     ) -> TensorDictBase:
         """Gymnasium's arrays, ``[num_envs, ...]``, as a tensordict; scalars are ``[num_envs, 1]``."""
-        ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
-        entries = {name: torch.as_tensor(flags) for name, flags in ends.items()} | more
+        done_flags = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+        entries = {name: torch.as_tensor(flags) for name, flags in done_flags.items()} | more_entries
         entries = {name: values.unsqueeze(-1) for name, values in entries.items()}
         observations = observation if isinstance(observation, dict) else {"observation": observation}
         entries |= {name: torch.as_tensor(values) for name, values in observations.items()}

@@ -1,4 +1,4 @@
-"""MinAtar: five games of ten by ten cells that a small network learns in minutes (Young and Tian 2019)."""
+"""MinAtar: five games of 10 x 10 cells for small networks (Young and Tian 2019)."""
 
 from contextlib import suppress
 from importlib import import_module
@@ -12,7 +12,7 @@ from hydrl.envs.optional import check_id, check_probability, require_package
 from hydrl.errors import UserError
 
 CELL_PIXELS = 32  # pixels of a cell's side in a video
-FPS = 20  # steps a second there, as in MinAtar's own window
+FPS = 20  # steps a second in a video, as in MinAtar's window
 
 
 def make(
@@ -22,21 +22,21 @@ def make(
     max_episode_steps: int = 5_000,
     **kwargs: Any,
 ) -> gymnasium.Env:
-    """Makes a game, which observes ``[10, 10, channels]`` booleans.
+    """Makes a MinAtar game that observes ``[10, 10, channels]`` booleans.
 
     Args:
-        id: as ``MinAtar/Breakout-v1``, with the actions that have an effect; in ``-v0`` all games have the
-            same six.
-        sticky: the probability that the last action is repeated instead of the given one.
+        id: as ``MinAtar/Breakout-v1``, with the actions that have an effect; ``-v0`` has the same six in
+            all games.
+        sticky: the probability that the last action is repeated.
         difficulty_ramping: whether opponents become faster and more numerous during an episode, in games that
             have it.
-        max_episode_steps: steps after which an episode is truncated; some games end only if one plays badly.
-        **kwargs: others of ``gymnasium.make``.
+        max_episode_steps: steps after which an episode is truncated; a good player may never end some games.
+        **kwargs: passed to ``gymnasium.make``.
 
     Raises:
         UserError: for an unknown game, a limit below 1, or if MinAtar is not installed.
     """
-    for module in ("matplotlib.pyplot", "seaborn"):  # which MinAtar imports where Ctrl-C would be swallowed
+    for module in ("matplotlib.pyplot", "seaborn"):  # MinAtar's own import would swallow Ctrl-C
         with suppress(ImportError):
             import_module(module)
     package = require_package("minatar.gym", "minatar")
@@ -69,7 +69,7 @@ class MinAtarWrapper(gymnasium.Wrapper):
         return self.env.reset(seed=seed, options=options)
 
     def render(self) -> Any:
-        """An image, ``[10 * CELL_PIXELS, 10 * CELL_PIXELS, 3]``, or what the game itself draws."""
+        """An image, ``[10 * CELL_PIXELS, 10 * CELL_PIXELS, 3]``, or the game's own rendering."""
         cells = self.env.render()
         if self.render_mode != "rgb_array":
             return cells

@@ -6,28 +6,25 @@ from typing import Any
 
 import torch
 from torch.nn import UninitializedBuffer
-from torchrl.envs import (
-    ObservationNorm,
-    TransformedEnv,
-    VecNorm,
-    VecNormV2,
-)
+from torchrl.envs import ObservationNorm, TransformedEnv, VecNorm, VecNormV2
 
 from hydrl.envs.transforms import FixedNorm, RunningNorm
 from hydrl.errors import UserError
 from hydrl.specs import require_vectors
 
 
-def init_normalizers(env: TransformedEnv, frames: int | None, known: dict[str, Any] | None = None) -> None:
+def init_normalizers(
+    env: TransformedEnv, frames: int | None, statistics: dict[str, Any] | None = None
+) -> None:
     """Initialises every ``ObservationNorm`` from at least ``frames`` random frames.
 
-    For one environment as in the TorchRL tutorial. Several do not use ``init_stats``, which stops all of them
-    when the first episode ends and so underestimates whatever comes late in an episode.
+    One environment does it as the TorchRL tutorial. Several do not use ``init_stats``, which stops all when
+    the first episode ends and underestimates what comes late in episodes.
 
     Args:
-        env: seeded.
-        frames: random frames, at least; required if there is an ``ObservationNorm``.
-        known: an earlier :func:`normalizer_state` to load instead.
+        env: a seeded environment.
+        frames: least number of random frames; required for an ``ObservationNorm``.
+        statistics: an earlier :func:`normalizer_state` to load instead.
 
     Raises:
         UserError: for an ``ObservationNorm`` over several entries, or without frames.
@@ -35,9 +32,9 @@ def init_normalizers(env: TransformedEnv, frames: int | None, known: dict[str, A
     for position, transform in enumerate(normalizers(env)):
         if not isinstance(transform, ObservationNorm):
             require_vectors(transform.parent.observation_spec, transform.in_keys, "a normalizer")
-        elif known is not None:
+        elif statistics is not None:
             with explain_mismatch():
-                set_statistics(transform, known[str(position)])
+                set_statistics(transform, statistics[str(position)])
         elif not transform.initialized:
             if len(transform.in_keys) > 1:
                 raise UserError(
@@ -77,11 +74,11 @@ def unscale_constants(transform: ObservationNorm) -> None:
     loc, scale = transform.loc, transform.scale
     if not transform.standard_normal:  # the transform multiplies by the scale and adds loc
         loc, scale = -loc / scale, 1 / scale
-    constant = ~varies(loc, scale, transform.eps)
-    scale.copy_(scale.where(~constant, 1.0))
+    is_constant = ~varies(loc, scale, transform.eps)
+    scale.copy_(scale.where(~is_constant, 1.0))
     if not transform.standard_normal:
-        transform.loc.copy_(transform.loc.where(~constant, -loc))
-        transform.scale.copy_(transform.scale.where(~constant, 1.0))
+        transform.loc.copy_(transform.loc.where(~is_constant, -loc))
+        transform.scale.copy_(transform.scale.where(~is_constant, 1.0))
 
 
 def varies(mean: torch.Tensor, deviation: torch.Tensor, eps: float) -> torch.Tensor:
@@ -123,9 +120,9 @@ def load_normalizer(env: TransformedEnv, state: dict[str, Any], *, running: bool
     """Loads :func:`normalizer_state` into ``env`` and freezes running normalizers.
 
     Args:
-        env: with as many normalizers.
+        env: has as many normalizers.
         state: of each, in order.
-        running: lets running normalizers continue, for as many observations as if they began anew.
+        running: lets running normalizers continue, for as many observations as new ones.
 
     Raises:
         UserError: if the statistics do not fit.
@@ -144,7 +141,7 @@ def load_normalizer(env: TransformedEnv, state: dict[str, Any], *, running: bool
 
 @contextmanager
 def explain_mismatch() -> Iterator[None]:
-    """Explains errors of loading statistics of another run.
+    """Context manager that explains errors of loading another run's statistics.
 
     Raises:
         UserError: if they do not fit.

@@ -1,4 +1,4 @@
-"""Helpers of environment families: optional packages, and checks of ids and probabilities."""
+"""Checks shared by environment families: optional packages, ids and probabilities."""
 
 import re
 from collections.abc import Iterable
@@ -22,21 +22,21 @@ def require_package(name: str, extra: str, family: str = "") -> ModuleType:
         raise UserError(f"env={family or extra}: {reason}. Run pip install 'hydrl[{extra}]'.") from error
 
 
-def check_id(id: str, known: Iterable[str]) -> None:
+def check_id(id: str, valid_ids: Iterable[str]) -> None:
     """Refuses an id that a family does not have.
 
     Args:
         id: as the user typed it.
-        known: the family's ids, as ``FAMILY/Game-v1``.
+        valid_ids: the family's ids, as ``FAMILY/Game-v1``.
 
     Raises:
         UserError: naming close matches, or else all.
     """
-    if id in (ids := [*known]):
+    if id in (ids := [*valid_ids]):
         return
-    games = {game_name(env_id): env_id for env_id in ids}  # of several versions the last
-    near = get_close_matches(game_name(id), games, 3) or sorted(games)
-    raise UserError(f"env.id={id}: no such game. Write {' or '.join(games[game] for game in near)}.")
+    games = {game_name(env_id): env_id for env_id in ids}  # the last of several versions
+    matches = get_close_matches(game_name(id), games, 3) or sorted(games)
+    raise UserError(f"env.id={id}: no such game. Write {' or '.join(games[game] for game in matches)}.")
 
 
 def check_probability(key: str, value: float) -> None:
@@ -50,6 +50,6 @@ def check_probability(key: str, value: float) -> None:
 
 
 def game_name(id: str) -> str:
-    """A game's name in an id, without version, in small letters alone."""
+    """A game's name in an id, in lower-case letters and digits, without version."""
     game = re.sub(r"(NoFrameskip|Deterministic|-ram)*(-v\d+)?$", "", id.rpartition("/")[2])
     return re.sub(r"[^a-z0-9]", "", game.lower())

@@ -1,4 +1,4 @@
-"""PettingZoo environments of several agents that act at once, several stepped together in this process."""
+"""PettingZoo environments of several agents that act at once, one or several stepped together."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,24 +18,24 @@ from torchrl.envs import EnvBase
 from hydrl.envs.action_masks import parse_mask
 from hydrl.envs.checked_env import copy_kwargs, describe_value, is_env_error
 from hydrl.envs.optional import check_id, require_package
-from hydrl.envs.spaces import RESERVED_KEYS, choice_sizes, unflatten_choices
+from hydrl.envs.spaces import RESERVED_KEYS, child_spaces, choice_sizes, unflatten_choices
 from hydrl.errors import UserError
 from hydrl.specs import AGENTS, ALIVE, GONE, MASK, has_room
 
-PACKAGES = {"mpe2": "mpe2"}  # where the tasks of an id's first half lie
+PACKAGES = {"mpe2": "mpe2"}  # package by the first half of an id
 PACKAGES |= {family: f"pettingzoo.{family}" for family in ("atari", "butterfly", "classic", "sisl")}
 OWN = "Your own environment is env.id=MODULE:CLASS, a pettingzoo.ParallelEnv."
 ENDS = ("done", "terminated", "truncated")
 GroupMap = Literal["all_in_one_group", "one_group_per_agent"] | dict[str, list[str]] | None
-GroupArrays = dict[str, dict[str, np.ndarray]]  # arrays [num_envs, agents, ...] by their groups and names
+GroupArrays = dict[str, dict[str, np.ndarray]]  # arrays [num_envs, agents, ...] by group and name
 
 
 class Group(NamedTuple):
     """Agents with the same observation and action spaces, which may share a network.
 
     Attributes:
-        name: of their entries.
-        agents: in order.
+        name: of the group.
+        agents: names, in order.
         actions: the action space of one agent.
         size: of one agent's observation as a vector.
     """
@@ -54,26 +54,26 @@ def pettingzoo_env(
     continuous_actions: bool | None = None,
     **kwargs: Any,
 ) -> "MultiAgentEnv":
-    """A PettingZoo environment whose agents act at once.
+    """TorchRL environment of PettingZoo environments whose agents act at once.
 
     Args:
-        id: ``mpe2/simple_spread_v3``, or ``MODULE:CLASS`` for a ``pettingzoo.ParallelEnv`` of one's own.
+        id: ``mpe2/simple_spread_v3``, or ``MODULE:CLASS`` for your own ``pettingzoo.ParallelEnv``.
         num_envs: environments stepped together.
         device: where observations and actions live; the environments run on the CPU.
         group_map: agents that share a network; ``None`` groups them by name without number, as
             ``adversary_0`` and ``adversary_1``. Others: ``all_in_one_group``, ``one_group_per_agent``, or
-            names of one's own, ``{hunters: [adversary_0, adversary_1], prey: [agent_0]}``.
-        continuous_actions: for environments that have both kinds, as MPE; ``None`` leaves their default.
+            your own groups, ``{hunters: [adversary_0, adversary_1], prey: [agent_0]}``.
+        continuous_actions: for environments with both kinds, as MPE; ``None``: their default.
         **kwargs: passed to the environment.
 
     Raises:
-        UserError: for an unknown or turn-based environment, a missing package, a keyword it refuses, unlike
-            agents in one group, or actions that no algorithm here learns.
+        UserError: for an unknown or turn-based environment, a missing package, an unknown keyword, unlike
+            agents in one group, or unsupported actions.
     """
     if continuous_actions is not None:
         kwargs["continuous_actions"] = continuous_actions
-    tasks = [make_parallel_env(id, copy_kwargs(kwargs)) for _ in range(num_envs)]
-    return MultiAgentEnv(tasks, f"env.id={id}", group_map, device)
+    envs = [make_parallel_env(id, copy_kwargs(kwargs)) for _ in range(num_envs)]
+    return MultiAgentEnv(envs, f"env.id={id}", group_map, device)
 
 
 def make_parallel_env(id: str, kwargs: dict[str, Any]) -> Any:
@@ -82,27 +82,26 @@ def make_parallel_env(id: str, kwargs: dict[str, Any]) -> Any:
     Raises:
         UserError: as :func:`pettingzoo_env`.
     """
-    zoo = require_package("pettingzoo", "pettingzoo")
-    task = call_maker(find_maker(id), id, kwargs)
-    if isinstance(task, zoo.AECEnv):
+    pettingzoo = require_package("pettingzoo", "pettingzoo")
+    env = call_maker(find_maker(id), id, kwargs)
+    if isinstance(env, pettingzoo.AECEnv):
         raise UserError(turns_message(id))
-    if not all(
-        hasattr(task, attribute) for attribute in ("possible_agents", "action_space", "step", "reset")
-    ):
-        raise UserError(f"env.id={id}: it made a {type(task).__name__}, no PettingZoo environment. {OWN}")
-    return task
+    if not all(hasattr(env, attribute) for attribute in ("possible_agents", "action_space", "step", "reset")):
+        raise UserError(f"env.id={id}: it made a {type(env).__name__}, no PettingZoo environment. {OWN}")
+    return env
 
 
 def call_maker(maker: Any, id: str, kwargs: dict[str, Any]) -> Any:
     """Calls a maker with its keywords.
 
     Raises:
-        UserError: for keywords it does not take, or a missing package.
+        UserError: for unknown keywords, or a missing package.
     """
     try:
         return maker(**kwargs)
     except (TypeError, ImportError) as error:
-        if is_own_code(maker) and is_env_error(error):
+        is_library = getattr(maker, "__module__", "").partition(".")[0] in ("pettingzoo", "mpe2")
+        if not is_library and is_env_error(error):
             raise
         raise UserError(f"env.id={id}: cannot be created: {' '.join(str(error).split())}") from error
 
@@ -122,7 +121,7 @@ def find_maker(id: str) -> Any:
 
 
 def import_own_env(id: str) -> Any:
-    """Imports a class or function of one's own by ``MODULE:NAME``.
+    """Imports the user's class or function by ``MODULE:NAME``.
 
     Raises:
         UserError: if it cannot be imported.
@@ -140,7 +139,7 @@ def import_own_env(id: str) -> Any:
 
 
 def import_env_module(id: str) -> Any:
-    """Imports the module of an environment of a family, ``FAMILY/NAME_vN``.
+    """Imports the module of a PettingZoo environment, ``FAMILY/NAME_vN``.
 
     Raises:
         UserError: if it is unknown or its package is missing.
@@ -161,8 +160,10 @@ def list_env_ids() -> list[str]:
     env_ids = []
     for family, package in PACKAGES.items():
         spec = find_spec(package)
-        places = (spec.submodule_search_locations if spec else None) or []
-        env_ids += [f"{family}/{file.stem}" for place in places for file in Path(place).glob("*_v[0-9]*.py")]
+        folders = (spec.submodule_search_locations if spec else None) or []
+        env_ids += [
+            f"{family}/{file.stem}" for folder in folders for file in Path(folder).glob("*_v[0-9]*.py")
+        ]
     return sorted(env_ids)
 
 
@@ -171,24 +172,17 @@ def turns_message(id: str) -> str:
     return f"env.id={id}: it is a turn-based game. Write env=self_play env.id={id}."
 
 
-def is_own_code(maker: Any) -> bool:
-    """Whether a class or function is the user's own."""
-    return getattr(maker, "__module__", "").partition(".")[0] not in ("pettingzoo", "mpe2")
-
-
 class MultiAgentEnv(EnvBase):
     """TorchRL environment of PettingZoo environments stepped together, ``[num_envs]``, with agents in groups.
 
     An agent observes a vector, ``(GROUP, observation)``; other spaces are flattened, discrete ones one-hot.
     An episode ends when all agents have ended. An agent that ends earlier is not ``alive``: it observes
-    zeros, its reward is 0, its actions have no effect and losses skip it. It is ``gone`` if it terminated, so
-    that nothing is bootstrapped.
-
-    TorchRL's ``PettingZooWrapper`` holds one environment, so that several each pay for their own tensors.
+    zeros, its reward is 0, its actions have no effect and losses skip it. It is ``gone`` if it terminated,
+    and then nothing is bootstrapped. TorchRL's ``PettingZooWrapper`` holds only one environment.
 
     Args:
-        envs: each a ``pettingzoo.ParallelEnv``.
-        label: what a message calls them.
+        envs: ``pettingzoo.ParallelEnv`` each.
+        label: their name in messages.
         group_map: see :func:`pettingzoo_env`.
         device: where tensors live.
     """
@@ -196,38 +190,40 @@ class MultiAgentEnv(EnvBase):
     def __init__(self, envs: Sequence[Any], label: str, group_map: GroupMap, device: str) -> None:
         super().__init__(device=device, batch_size=[len(envs)])
         self.envs, self.label = [*envs], label
-        self.metadata, task = getattr(envs[0], "metadata", {}), envs[0]
-        self.spaces = {agent: task.observation_space(agent) for agent in task.possible_agents}
-        self.groups = make_groups(task, group_map, label)
+        self.metadata, env = getattr(envs[0], "metadata", {}), envs[0]
+        self.spaces = {agent: env.observation_space(agent) for agent in env.possible_agents}
+        self.groups = make_groups(env, group_map, label)
         self.positions = {
-            agent: (group.name, k) for group in self.groups for k, agent in enumerate(group.agents)
+            agent: (group.name, position)
+            for group in self.groups
+            for position, agent in enumerate(group.agents)
         }
         self.seeds: list[int | None] = [None] * len(envs)
-        _, infos = task.reset()
-        says = {agent for agent, space in self.spaces.items() if MASK in subspaces(space)}
-        says |= {agent for agent in self.spaces if MASK in (infos.get(agent) or {})}
-        self.has_mask = {group.name: bool(says & {*group.agents}) for group in self.groups}
-        whole = {group.name: (len(envs), len(group.agents)) for group in self.groups}
+        _, infos = env.reset()
+        masked_agents = {agent for agent, space in self.spaces.items() if MASK in child_spaces(space)}
+        masked_agents |= {agent for agent in self.spaces if MASK in (infos.get(agent) or {})}
+        self.has_mask = {group.name: bool(masked_agents & {*group.agents}) for group in self.groups}
+        shapes = {group.name: (len(envs), len(group.agents)) for group in self.groups}
         self.arrays: GroupArrays = {
-            group.name: self.empty_arrays(group, whole[group.name]) for group in self.groups
+            group.name: self.empty_arrays(group, shapes[group.name]) for group in self.groups
         }
-        self.make_specs(whole)
+        self.make_specs(shapes)
 
-    def make_specs(self, whole: Mapping[str, tuple[int, int]]) -> None:
+    def make_specs(self, shapes: Mapping[str, tuple[int, int]]) -> None:
         """Sets TorchRL's specs; ``whole`` is ``(num_envs, agents)`` of each group."""
         observation_specs, action_specs, reward_specs = dict[str, Any](), dict[str, Any](), dict[str, Any]()
         for group in self.groups:
-            shape, action = whole[group.name], action_spec_of(group, self.label)
+            shape, action = shapes[group.name], action_spec_of(group, self.label)
             entries = {name: observation_spec_of(array) for name, array in self.arrays[group.name].items()}
             observation_specs[group.name] = Composite(entries, shape=shape)
             action_specs[group.name] = Composite(
                 {"action": action.expand(*shape, *action.shape)}, shape=shape
             )
             reward_specs[group.name] = Composite({"reward": Unbounded((*shape, 1))}, shape=shape)
-        ends = {name: Binary(1, (*self.batch_size, 1), dtype=torch.bool) for name in ENDS}
+        done_specs = {name: Binary(1, (*self.batch_size, 1), dtype=torch.bool) for name in ENDS}
         self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = (
             Composite(specs, shape=self.batch_size).to(self.device)
-            for specs in (observation_specs, action_specs, reward_specs, ends)
+            for specs in (observation_specs, action_specs, reward_specs, done_specs)
         )
 
     def empty_arrays(self, group: Group, shape: tuple[int, int]) -> dict[str, np.ndarray]:
@@ -239,16 +235,16 @@ class MultiAgentEnv(EnvBase):
         return arrays
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        begins = np.ones(len(self.envs), bool)
+        to_reset = np.ones(len(self.envs), bool)
         if tensordict is not None and (reset_mask := tensordict.get("_reset", None)) is not None:
-            begins = reset_mask.reshape(-1).numpy(force=True)
-        for place in np.flatnonzero(begins).tolist():
-            seed, self.seeds[place] = self.seeds[place], None
-            observations, infos = self.envs[place].reset(seed=seed)
-            for agent, (group, k) in self.positions.items():
-                self.arrays[group][ALIVE][place, k] = agent in self.envs[place].agents
-                self.arrays[group][GONE][place, k] = False
-                self.write_agent(place, agent, observations, infos)
+            to_reset = reset_mask.reshape(-1).numpy(force=True)
+        for index in np.flatnonzero(to_reset).tolist():
+            seed, self.seeds[index] = self.seeds[index], None
+            observations, infos = self.envs[index].reset(seed=seed)
+            for agent, (group, position) in self.positions.items():
+                self.arrays[group][ALIVE][index, position] = agent in self.envs[index].agents
+                self.arrays[group][GONE][index, position] = False
+                self.write_agent(index, agent, observations, infos)
         return self.to_tensordict({})
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -256,57 +252,59 @@ class MultiAgentEnv(EnvBase):
         rewards = {
             name: np.zeros((*arrays[ALIVE].shape,), np.float32) for name, arrays in self.arrays.items()
         }
-        ends = {name: np.zeros((len(self.envs), 1), bool) for name in ENDS}
-        for place, task in enumerate(self.envs):
-            acting = [*task.agents]
-            if acting:  # else its episode is over, and nobody has begun another
-                taken = {agent: self.env_action(agent, actions, place) for agent in acting}
-                observations, paid, terminated, truncated, infos = task.step(taken)
-                for agent, (group, k) in self.positions.items():
-                    over = terminated.get(agent) or truncated.get(agent) or agent not in task.agents
-                    self.arrays[group][ALIVE][place, k] = not over
-                    if agent in taken:
-                        rewards[group][place, k] = paid.get(agent, 0.0)
-                        self.arrays[group][GONE][place, k] = over and not truncated.get(agent)
-                    self.write_agent(place, agent, observations, infos)
-                ends["truncated"][place] = any(truncated.values())
-            ends["done"][place] = not any(arrays[ALIVE][place].any() for arrays in self.arrays.values())
-        ends["truncated"] &= ends["done"]
-        ends["terminated"] = ends["done"] & ~ends["truncated"]
-        return self.to_tensordict(rewards, **ends)
+        done_flags = {name: np.zeros((len(self.envs), 1), bool) for name in ENDS}
+        for index, env in enumerate(self.envs):
+            acting_agents = [*env.agents]
+            if acting_agents:  # else its episode is over
+                agent_actions = {agent: self.env_action(agent, actions, index) for agent in acting_agents}
+                observations, agent_rewards, terminated, truncated, infos = env.step(agent_actions)
+                for agent, (group, position) in self.positions.items():
+                    is_over = terminated.get(agent) or truncated.get(agent) or agent not in env.agents
+                    self.arrays[group][ALIVE][index, position] = not is_over
+                    if agent in agent_actions:
+                        rewards[group][index, position] = agent_rewards.get(agent, 0.0)
+                        self.arrays[group][GONE][index, position] = is_over and not truncated.get(agent)
+                    self.write_agent(index, agent, observations, infos)
+                done_flags["truncated"][index] = any(truncated.values())
+            done_flags["done"][index] = not any(arrays[ALIVE][index].any() for arrays in self.arrays.values())
+        done_flags["truncated"] &= done_flags["done"]
+        done_flags["terminated"] = done_flags["done"] & ~done_flags["truncated"]
+        return self.to_tensordict(rewards, **done_flags)
 
-    def env_action(self, agent: str, actions: Mapping[str, np.ndarray], place: int) -> Any:
-        """An agent's action as its environment takes it."""
-        group, k = self.positions[agent]
-        action, space = actions[group][place, k], self.envs[place].action_space(agent)
+    def env_action(self, agent: str, actions: Mapping[str, np.ndarray], index: int) -> Any:
+        """An agent's action in its own action space."""
+        group, position = self.positions[agent]
+        action, space = actions[group][index, position], self.envs[index].action_space(agent)
         if isinstance(space, Box):
             return action.reshape(space.shape).astype(space.dtype)
         return unflatten_choices(space, np.ravel(action))
 
     def write_agent(
-        self, place: int, agent: str, observations: Mapping[str, Any], infos: Mapping[str, Any]
+        self, index: int, agent: str, observations: Mapping[str, Any], infos: Mapping[str, Any]
     ) -> None:
-        """Writes an agent's observation and action mask; zeros and all valid for one that has ended.
+        """Writes an agent's observation and action mask; zeros and all valid if it has ended.
 
         Raises:
             UserError: for an observation of another shape than its space.
         """
-        group, k = self.positions[agent]
+        group, position = self.positions[agent]
         arrays, observation = self.arrays[group], observations.get(agent)
-        arrays["observation"][place, k] = (
+        arrays["observation"][index, position] = (
             0.0 if observation is None else self.flatten_observation(agent, observation)
         )
         if MASK in arrays:
-            mask = find_mask(observation, infos.get(agent)) if arrays[ALIVE][place, k] else None
+            mask = find_mask(observation, infos.get(agent)) if arrays[ALIVE][index, position] else None
             size = arrays[MASK].shape[-1]
-            arrays[MASK][place, k] = True if mask is None else parse_mask(mask, size, f"{self.label}: {MASK}")
+            arrays[MASK][index, position] = (
+                True if mask is None else parse_mask(mask, size, f"{self.label}: {MASK}")
+            )
 
     def flatten_observation(self, agent: str, observation: Any) -> np.ndarray:
         """An agent's observation as a vector, without its action mask."""
-        whole, space = subspaces(self.spaces[agent]), without_mask(self.spaces[agent])
-        if MASK in whole:
-            rest = {name: observation[name] for name in whole if name != MASK}
-            observation = rest if isinstance(space, Dict) else next(iter(rest.values()))
+        entries, space = child_spaces(self.spaces[agent]), without_mask(self.spaces[agent])
+        if MASK in entries:
+            others = {name: observation[name] for name in entries if name != MASK}
+            observation = others if isinstance(space, Dict) else next(iter(others.values()))
         if not isinstance(space, Box):
             return flatten(space, observation)
         if np.shape(observation) != space.shape:
@@ -316,9 +314,9 @@ class MultiAgentEnv(EnvBase):
             )
         return np.ravel(observation)
 
-    def to_tensordict(self, rewards: Mapping[str, np.ndarray], **ends: np.ndarray) -> TensorDictBase:
+    def to_tensordict(self, rewards: Mapping[str, np.ndarray], **done_flags: np.ndarray) -> TensorDictBase:
         """A copy of the current arrays as a tensordict."""
-        entries_by_group: dict[Any, Any] = dict(ends)
+        entries_by_group: dict[Any, Any] = dict(done_flags)
         for name, entries in self.arrays.items():
             agents = {key: torch.from_numpy(array.copy()) for key, array in entries.items()}
             agents |= {"reward": torch.from_numpy(rewards[name])} if rewards else {}
@@ -326,8 +324,8 @@ class MultiAgentEnv(EnvBase):
         return TensorDict(entries_by_group, self.batch_size).to(self.device)
 
     def _set_seed(self, seed: int | None) -> None:
-        """The tasks begin their next episodes with it and the seeds after it."""
-        self.seeds = [None if seed is None else seed + place for place in range(len(self.envs))]
+        """Environment ``k`` begins its next episode with ``seed + k``."""
+        self.seeds = [None if seed is None else seed + index for index in range(len(self.envs))]
 
     def render(self) -> Any:
         """An image of the first environment, if it was made with a ``render_mode``."""
@@ -336,8 +334,8 @@ class MultiAgentEnv(EnvBase):
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes the environments."""
         if not self.is_closed:
-            for task in self.envs:
-                task.close()
+            for env in self.envs:
+                env.close()
         super().close(raise_if_closed=raise_if_closed)
 
 
@@ -352,7 +350,7 @@ class PettingZooIO:
         self.env = make(num_envs=1)
 
     def read(self, observations: Any, masks: Any = None) -> TensorDict:
-        """Observations as a tensordict ``[]``; agents that are missing have ended.
+        """Observations as a tensordict ``[]``; missing agents have ended.
 
         Args:
             observations: by agent.
@@ -361,39 +359,44 @@ class PettingZooIO:
         Raises:
             UserError: for anything but such a dictionary, or an unknown agent.
         """
-        like, infos = self.env, {agent: {MASK: mask} for agent, mask in (masks or {}).items()}
-        if not isinstance(observations, Mapping) or not observations or {*observations} - {*like.positions}:
+        env, infos = self.env, {agent: {MASK: mask} for agent, mask in (masks or {}).items()}
+        if not isinstance(observations, Mapping) or not observations or {*observations} - {*env.positions}:
             raise UserError(
                 f"observation: got {describe_value(observations)}. Pass a dictionary by agent, of those that "
-                f"still act among {', '.join(like.positions)}."
+                f"still act among {', '.join(env.positions)}."
             )
-        for agent, (group, k) in like.positions.items():
+        for agent, (group, position) in env.positions.items():
             is_alive = agent in observations
-            like.arrays[group][ALIVE][0, k], like.arrays[group][GONE][0, k] = is_alive, not is_alive
-            like.write_agent(0, agent, observations, infos)
+            env.arrays[group][ALIVE][0, position], env.arrays[group][GONE][0, position] = (
+                is_alive,
+                not is_alive,
+            )
+            env.write_agent(0, agent, observations, infos)
         self.agents = [*observations]
-        return like.to_tensordict({})[0]
+        return env.to_tensordict({})[0]
 
-    def write(self, acted: TensorDictBase) -> dict[str, Any]:
-        """The actions of the agents that were read, as ``step`` of the environment takes them."""
+    def write(self, tensordict: TensorDictBase) -> dict[str, Any]:
+        """The actions by agent for the environment's ``step``, of the agents last read."""
         actions = {
-            group.name: acted[group.name, "action"].numpy(force=True)[None] for group in self.env.groups
+            group.name: tensordict[group.name, "action"].numpy(force=True)[None] for group in self.env.groups
         }
-        taken = {agent: self.env.env_action(agent, actions, 0) for agent in self.agents}
-        return {agent: int(action) if action.shape == () else action for agent, action in taken.items()}
+        agent_actions = {agent: self.env.env_action(agent, actions, 0) for agent in self.agents}
+        return {
+            agent: int(action) if action.shape == () else action for agent, action in agent_actions.items()
+        }
 
 
-def make_groups(task: Any, group_map: GroupMap, label: str) -> list[Group]:
-    """The agents in their groups; a single group is called ``agents``.
+def make_groups(env: Any, group_map: GroupMap, label: str) -> list[Group]:
+    """The groups of agents; a single group is called ``agents``.
 
     Raises:
         UserError: for names that do not fit, or unlike agents in one group.
     """
-    agents = [*task.possible_agents]
+    agents = [*env.possible_agents]
     if isinstance(group_map, Mapping):
         members_of = {name: [*members] for name, members in group_map.items()}
-        listed = [agent for members in members_of.values() for agent in members]
-        if sorted(listed) != sorted(agents) or not all(members_of.values()):
+        grouped_agents = [agent for members in members_of.values() for agent in members]
+        if sorted(grouped_agents) != sorted(agents) or not all(members_of.values()):
             raise UserError(
                 f"env.group_map={group_map}: each agent should be in one group. The agents of {label} are "
                 f"{', '.join(agents)}."
@@ -403,65 +406,53 @@ def make_groups(task: Any, group_map: GroupMap, label: str) -> list[Group]:
     else:
         members_of = {}
         for agent in agents:
-            alone = group_map == "one_group_per_agent"
-            members_of.setdefault(agent if alone else re.sub(r"_\d+$", "", agent), []).append(agent)
+            per_agent = group_map == "one_group_per_agent"
+            members_of.setdefault(agent if per_agent else re.sub(r"_\d+$", "", agent), []).append(agent)
     if len(members_of) == 1:
         members_of = {AGENTS: agents}
-    if taken := sorted({*members_of} & RESERVED_KEYS):
-        raise UserError(f"env.group_map: {taken[0]} is a reserved name. Give the group another one.")
-    return [make_group(task, name, members, group_map) for name, members in members_of.items()]
+    if reserved := sorted({*members_of} & RESERVED_KEYS):
+        raise UserError(f"env.group_map: {reserved[0]} is a reserved name. Give the group another one.")
+    return [make_group(env, name, members, group_map) for name, members in members_of.items()]
 
 
-def make_group(task: Any, name: str, agents: list[str], group_map: GroupMap) -> Group:
+def make_group(env: Any, name: str, agents: list[str], group_map: GroupMap) -> Group:
     """A group of agents.
 
     Raises:
         UserError: if their spaces differ.
     """
     first, *others = agents
-    kind = [(observation_size(task, agent), action_signature(task.action_space(agent))) for agent in agents]
-    for agent, signature in zip(others, kind[1:], strict=True):
-        if signature != kind[0]:
-            what = [
-                f"{a} observes {size} numbers and {describe_actions(actions)}"
-                for a, (size, actions) in ((first, kind[0]), (agent, signature))
+    signatures = [
+        (flatdim(without_mask(env.observation_space(agent))), choice_sizes(space) or space)
+        for agent, space in [(agent, env.action_space(agent)) for agent in agents]
+    ]
+    for agent, signature in zip(others, signatures[1:], strict=True):
+        if signature != signatures[0]:
+            differences = [
+                f"{member} observes {size} numbers and {describe_actions(actions)}"
+                for member, (size, actions) in ((first, signatures[0]), (agent, signature))
             ]
-            by_names = "null (by names), or env.group_map=" * (group_map is not None)
+            alternatives = "null (by names), or env.group_map=" * (group_map is not None)
             raise UserError(
                 f"env.group_map={group_map or 'null'}: agents of one group must be alike, but "
-                f"{' and '.join(what)}. "
-                f"Write env.group_map={by_names}one_group_per_agent, with algo=mappo or algo=ippo."
+                f"{' and '.join(differences)}. "
+                f"Write env.group_map={alternatives}one_group_per_agent, with algo=mappo or algo=ippo."
             )
-    return Group(name, agents, task.action_space(first), kind[0][0])
+    return Group(name, agents, env.action_space(first), signatures[0][0])
 
 
 def describe_actions(actions: Any) -> str:
-    """The kind of actions of :func:`action_signature`, in words."""
+    """The numbers of options, or the action space, in words for messages."""
     several = " and of ".join(map(str, actions)) if isinstance(actions, list) else ""
     return f"has {several} actions" if several else f"acts in {actions}"
 
 
-def observation_size(task: Any, agent: str) -> int:
-    """The size of an agent's observation as a vector."""
-    return flatdim(without_mask(task.observation_space(agent)))
-
-
-def action_signature(space: gymnasium.Space) -> Any:
-    """What has to be equal in the action spaces of a group: numbers of options, or bounds."""
-    return choice_sizes(space) or space
-
-
-def subspaces(space: gymnasium.Space) -> dict[str, gymnasium.Space]:
-    """The spaces of a dictionary space; none for others."""
-    return dict(space.spaces) if isinstance(space, Dict) else {}
-
-
 def without_mask(space: gymnasium.Space) -> gymnasium.Space:
-    """An agent's observation space without its action mask; a single entry that is left stands by itself."""
-    rest = {name: subspace for name, subspace in subspaces(space).items() if name != MASK}
-    if len(rest) == len(subspaces(space)):
+    """An agent's observation space without its action mask; a single remaining entry is not nested."""
+    if MASK not in child_spaces(space):
         return space
-    return next(iter(rest.values())) if len(rest) == 1 else Dict(rest)
+    others = {name: subspace for name, subspace in child_spaces(space).items() if name != MASK}
+    return next(iter(others.values())) if len(others) == 1 else Dict(others)
 
 
 def find_mask(observation: Any, info: Any) -> Any:

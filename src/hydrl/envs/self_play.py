@@ -1,4 +1,4 @@
-"""Self-play in PettingZoo's turn-based games: earlier policies play the other seats."""
+"""Self-play in PettingZoo's turn-based games: earlier policies are the opponents."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -24,15 +24,15 @@ from hydrl.specs import MASK
 
 
 class OpponentPool:
-    """Earlier policies of the run that play the other seats; without any, moves are random.
+    """Pool of the run's earlier policies, which play the opponents; from an empty pool, moves are random.
 
     All environments of a run share the pool, and checkpoints contain it.
 
     Args:
         every_frames: frames of training after which the current policy is added.
-        pool_size: policies that are kept, the newest.
-        latest_prob: the share of games against the newest; otherwise each is drawn evenly.
-        random_prob: the share of opponents' moves drawn evenly from the valid ones, for more varied games.
+        pool_size: number of policies, the newest.
+        latest_prob: probability that an opponent is the newest policy; otherwise it is drawn uniformly.
+        random_prob: probability that an opponent's move is a random valid one, for more varied games.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class OpponentPool:
         self.joined = 0  # multiples of every_frames
 
     def __deepcopy__(self, memo: dict) -> Self:
-        """Each environment is made of a copy of its configuration, and all share these."""
+        """Returns the pool itself: environments are made from copied keywords and share it."""
         return self
 
     def check(self, policy: TensorDictModuleBase, env: TransformedEnv) -> None:
-        """Checks before a run begins that its policy can play as an opponent.
+        """Checks before a run that its policy can play as an opponent.
 
         Raises:
             UserError: see :func:`opponent_transforms`.
@@ -55,36 +55,36 @@ class OpponentPool:
         opponent_transforms(policy, env)
 
     def maybe_add(self, policy: TensorDictModuleBase, frames: int, env: TransformedEnv) -> None:
-        """Adds a copy of the policy if it has been trained for another ``every_frames``.
+        """Adds a copy of the policy after each ``every_frames`` frames of training.
 
         Args:
-            policy: as it acts now.
-            frames: of its training.
-            env: in which it acts; opponents read observations through its transforms.
+            policy: the current policy.
+            frames: frames of training so far.
+            env: its environment, whose transforms opponents use.
         """
         if frames // self.every_frames > self.joined:
             self.joined = frames // self.every_frames
             self.policies.append(frozen_copy(policy, env))
 
     def sample(self, rng: np.random.Generator) -> int | None:
-        """Draws an opponent for a game, by its index; ``None`` plays at random."""
+        """Draws the index of an opponent for a game; ``None`` plays at random."""
         if not self.policies:
             return None
         last = len(self.policies) - 1
         return last if rng.random() < self.latest_prob else int(rng.integers(last + 1))
 
     @torch.no_grad()
-    def act(self, place: int, observation: dict[str, np.ndarray], legal: np.ndarray) -> int:
+    def act(self, index: int, observation: dict[str, np.ndarray], mask: np.ndarray) -> int:
         """An opponent's action, sampled from its policy.
 
         Args:
-            place: its index.
-            observation: the entries it observes, as a run's networks read them.
-            legal: ``[actions]``, whether each action is valid.
+            index: of the policy.
+            observation: the entries it observes, as the run's networks read them.
+            mask: the action mask, ``[actions]``.
         """
         entries = {name: torch.as_tensor(value).float() for name, value in observation.items()}
         with set_exploration_type(ExplorationType.RANDOM):
-            output = self.policies[place](TensorDict({**entries, MASK: torch.from_numpy(legal)}))
+            output = self.policies[index](TensorDict({**entries, MASK: torch.from_numpy(mask)}))
         action = output["action"]
         return int(action.argmax(-1) if action.ndim else action)
 
@@ -104,37 +104,37 @@ class OpponentPool:
 
     @contextmanager
     def restored(self, state: Mapping[str, Any]) -> Iterator[None]:
-        """Context manager: the pool is that of an earlier :meth:`state_dict`, which had no more opponents."""
-        now, before = self.policies, deque[TensorDictModuleBase](maxlen=self.policies.maxlen)
+        """Context manager that replaces the pool by an earlier :meth:`state_dict`, with at most as many."""
+        current, earlier = self.policies, deque[TensorDictModuleBase](maxlen=self.policies.maxlen)
         for weights in state["policies"]:
-            before.append(deepcopy(now[-1]))
-            before[-1].load_state_dict(weights)
-        self.policies = before
+            earlier.append(deepcopy(current[-1]))
+            earlier[-1].load_state_dict(weights)
+        self.policies = earlier
         try:
             yield
         finally:
-            self.policies = now
+            self.policies = current
 
 
 def frozen_copy(policy: TensorDictModuleBase, env: TransformedEnv) -> TensorDictModuleBase:
-    """A frozen copy of a policy with the transforms of ``env`` through which it reads a game."""
+    """A frozen copy of a policy, preceded by the transforms of ``env`` that it needs."""
     transforms = list(map(detach_transform, opponent_transforms(policy, env)))
-    whole = TensorDictSequential(*transforms, policy) if transforms else policy
-    return deepcopy(whole).eval().requires_grad_(False)
+    network = TensorDictSequential(*transforms, policy) if transforms else policy
+    return deepcopy(network).eval().requires_grad_(False)
 
 
 def opponent_transforms(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
-    """The transforms through which a policy reads a game.
+    """The transforms of ``env`` that an opponent needs.
 
     Raises:
         UserError: for a transform that needs earlier steps, such as frame stacking.
     """
     transforms = [
         transform for transform in transforms_read_by(policy, env) if not isinstance(transform, DoubleToFloat)
-    ]  # floats are given
+    ]  # observations are floats already
     for transform in transforms:
-        by_steps = type(transform)._apply_transform is Transform._apply_transform
-        if by_steps and not hasattr(transform, "to_observation_norm"):
+        needs_steps = type(transform)._apply_transform is Transform._apply_transform
+        if needs_steps and not hasattr(transform, "to_observation_norm"):
             raise UserError(
                 f"env.opponents: opponents cannot use {type(transform).__name__}, which needs earlier steps. "
                 "Leave it out of transforms, or write env.opponents=null for random opponents."
@@ -149,42 +149,42 @@ def make(
     render_mode: str | None = None,
     **kwargs: Any,
 ) -> gymnasium.Env:
-    """Makes a game by its name, as ``classic/tictactoe_v3``.
+    """Makes a turn-based game with opponents by its name, such as ``classic/tictactoe_v3``.
 
     Args:
-        id: ``FAMILY/NAME_vN``, as PettingZoo's modules are called, or ``MODULE:CLASS`` for a
-            ``pettingzoo.AECEnv`` of one's own.
-        seat: the player that the agent is; ``None`` draws one for each game.
-        opponents: the pool that plays the others; ``None`` draws their moves at random.
+        id: ``FAMILY/NAME_vN``, the name of PettingZoo's module, or ``MODULE:CLASS`` for your own
+            ``pettingzoo.AECEnv``.
+        seat: the agent's player; ``None`` draws one for each game.
+        opponents: the pool that plays the others; ``None``: random moves.
         render_mode: ``rgb_array`` for videos.
         **kwargs: passed to the game.
 
     Raises:
         UserError: for an unknown game or player, or one whose agents act at once.
     """
-    zoo = require_package("pettingzoo", "pettingzoo", "self_play")
-    at_once = UserError(f"env.id={id}: its agents act at once. Write env=pettingzoo env.id={id}.")
+    pettingzoo = require_package("pettingzoo", "pettingzoo", "self_play")
+    simultaneous_error = UserError(f"env.id={id}: its agents act at once. Write env=pettingzoo env.id={id}.")
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
     if ":" in id:
         game = call_maker(import_own_env(id), id, kwargs)
     elif hasattr(module := import_env_module(id), "parallel_env"):
-        raise at_once
+        raise simultaneous_error
     else:
         game = call_maker(module.env, id, kwargs)
-    if not isinstance(game, zoo.AECEnv):
-        raise at_once
+    if not isinstance(game, pettingzoo.AECEnv):
+        raise simultaneous_error
     game.reset(seed=0)
-    in_info = MASK in game.infos[game.agent_selection]
-    return (MaskedSelfPlayEnv if in_info else SelfPlayEnv)(game, id, seat, opponents)
+    mask_in_info = MASK in game.infos[game.agent_selection]
+    return (MaskedSelfPlayEnv if mask_in_info else SelfPlayEnv)(game, id, seat, opponents)
 
 
 class SelfPlayEnv(gymnasium.Env):
-    """Gymnasium environment of one player in a turn-based game; a step includes the others' replies.
+    """Gymnasium environment of one player in a turn-based game; a step includes the opponents' replies.
 
-    Rewards that come during the replies belong to the player's last move, so that the loser's -1, which games
-    give in the winner's turn, is that of the losing move. At the end ``info`` has ``not_lost``, and the same
-    as ``not_lost_first`` or ``not_lost_later``, by who moved first.
+    Rewards during the replies belong to the player's last move: games give the loser's -1 in the winner's
+    turn. At the end ``info`` has ``not_lost``, and the same as ``not_lost_first`` or ``not_lost_later`` by
+    who moved first.
 
     Args:
         game: a ``pettingzoo.AECEnv``.
@@ -210,11 +210,11 @@ class SelfPlayEnv(gymnasium.Env):
         space = self.observation_space
         if isinstance(space, Dict):
             space = Dict({key: subspace for key, subspace in space.items() if key != MASK})
-        bare = "pixels" if is_image(space) else "observation"
-        self.entries = {name or bare: path_and_space for name, path_and_space in leaf_spaces(space)}
+        default_name = "pixels" if is_image(space) else "observation"
+        self.entries = {name or default_name: path_and_space for name, path_and_space in leaf_spaces(space)}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        """Begins a game, in which others may move first."""
+        """Begins a game, in which opponents may move first."""
         super().reset(seed=seed)
         players, rng = self.game.possible_agents, self.np_random
         while True:
@@ -231,7 +231,7 @@ class SelfPlayEnv(gymnasium.Env):
                 return self.game.observe(self.player), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        """The player's move and the replies, until it is its turn again."""
+        """The player's move and the replies, until the player's next turn."""
         self.reward = 0.0
         self.apply_move(action)
         self.play_opponents()
@@ -240,15 +240,15 @@ class SelfPlayEnv(gymnasium.Env):
         terminated = self.is_over(self.player) and not truncated
         info = {}
         if terminated or truncated:
-            held = float(self.episode_return >= 0)
-            info = {"not_lost": held, f"not_lost_{'first' if self.moves_first else 'later'}": held}
+            not_lost = float(self.episode_return >= 0)
+            info = {"not_lost": not_lost, f"not_lost_{'first' if self.moves_first else 'later'}": not_lost}
         return self.game.observe(self.player), self.reward, terminated, truncated, info
 
     def play_opponents(self) -> None:
         """Plays the other players until it is the player's turn or its game is over."""
         game = self.game
-        while not self.is_over(self.player) and (moving := game.agent_selection) != self.player:
-            self.apply_move(None if self.is_over(moving) else self.opponent_action(moving))
+        while not self.is_over(self.player) and (mover := game.agent_selection) != self.player:
+            self.apply_move(None if self.is_over(mover) else self.opponent_action(mover))
 
     def apply_move(self, action: Any) -> None:
         """Plays one move and adds the player's reward."""
@@ -261,19 +261,19 @@ class SelfPlayEnv(gymnasium.Env):
         return player not in game.agents or game.terminations[player] or game.truncations[player]
 
     def opponent_action(self, player: str) -> int:
-        """An opponent's action, as the game numbers actions."""
+        """An opponent's action in the game's action space."""
         observation, mask = self.game.observe(player), None
         mask = find_mask(observation, self.game.infos[player])
         actions = self.game.action_space(player)
-        legal = np.ones(actions.n, bool) if mask is None else np.asarray(mask, bool)
-        others, place, rng = self.opponents, self.opponent_index, self.np_random
-        if others is None or place is None or rng.random() < others.random_prob:
-            return int(actions.start + rng.choice(np.flatnonzero(legal)))
-        shown = {
+        valid = np.ones(actions.n, bool) if mask is None else np.asarray(mask, bool)
+        pool, index, rng = self.opponents, self.opponent_index, self.np_random
+        if pool is None or index is None or rng.random() < pool.random_prob:
+            return int(actions.start + rng.choice(np.flatnonzero(valid)))
+        entries = {
             name: adapt_entry(get_path(observation, path), space)
             for name, (path, space) in self.entries.items()
         }
-        return int(actions.start) + others.act(place, shown, legal)
+        return int(actions.start) + pool.act(index, entries, valid)
 
     def render(self) -> Any:
         """An image of the board."""

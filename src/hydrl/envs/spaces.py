@@ -1,7 +1,7 @@
-"""Gymnasium spaces: observations and actions of an environment as TorchRL and the networks take them."""
+"""Conversion of Gymnasium spaces to those that TorchRL and the networks support."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from inspect import signature
 from typing import Any
 
@@ -19,6 +19,7 @@ from gymnasium.spaces import (
     flatten_space,
     unflatten,
 )
+from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAction, TransformObservation
 
 from hydrl.envs.checked_env import CHECK_ENV, CheckedEnv
@@ -26,23 +27,14 @@ from hydrl.errors import UserError
 from hydrl.library_setup import warn_once
 from hydrl.specs import INFO, has_room
 
-MIN_IMAGE_SIDE = 5  # pixels of a side, from which on a window of three has three places; on three it has one
-# Entries that a run writes itself, or that TorchRL does.
+MIN_IMAGE_SIDE = 5  # pixels; on fewer a convolution of 3 x 3 has fewer than three positions
+# Entries that a run or TorchRL writes.
 RESERVED_KEYS = {"action", "reward", "done", "terminated", "truncated", "next", "is_init", "step_count", INFO}
-RESERVED_KEYS |= {
-    "episode_reward",
-    "cut_short",
-    "features",
-    "memory",
-    "joined",
-    "loc",
-    "scale",
-    "param",
-    "logits",
-}
+RESERVED_KEYS |= {"episode_reward", "cut_short", "features", "memory", "joined"}
+RESERVED_KEYS |= {"loc", "scale", "param", "logits"}
 RESERVED_KEYS |= {"action_value", "state_value", "state_action_value", "advantage", "value_target", "index"}
 
-# TorchRL calls an entry of the first name so itself, and makes more of the second than a run here does.
+# Names with a meaning of their own in TorchRL.
 RENAMED_ENTRIES = {"state": "observation", "action_mask": "mask"}
 
 
@@ -51,13 +43,13 @@ def adapt_spaces(
 ) -> gymnasium.Env:
     """Wraps an environment so that TorchRL and the networks can use its spaces.
 
-    Observations keep their kind (see :class:`ObservationAdapter`). Discrete actions count from 0, several are
-    one vector of integers, continuous ones are one vector, and the reward is a scalar.
+    Images stay images (see :class:`ObservationAdapter`). Discrete actions count from 0, multi-discrete ones
+    are one vector of integers, continuous ones one vector of floats, and the reward is a scalar.
 
     Args:
         env: the environment.
         observe: see :func:`hydrl.envs.gymnasium_env`.
-        label: what a message calls it.
+        label: its name in messages.
 
     Raises:
         TypeError: for actions that are neither discrete nor floats with finite bounds, observations of
@@ -70,8 +62,8 @@ def adapt_spaces(
             env = TransformAction(env, lambda action: action + actions.start, Discrete(actions.n))
     elif isinstance(actions, Box) and actions.dtype.kind == "f" and has_room(actions.low, actions.high):
         if len(actions.shape) != 1:
-            flat = Box(actions.low.ravel(), actions.high.ravel(), dtype=actions.dtype.type)
-            env = TransformAction(env, lambda action: action.reshape(actions.shape), flat)
+            flat_space = Box(actions.low.ravel(), actions.high.ravel(), dtype=actions.dtype.type)
+            env = TransformAction(env, lambda action: action.reshape(actions.shape), flat_space)
     else:
         env = flatten_actions(env)
     if not is_of_fixed_size(observations):
@@ -88,61 +80,61 @@ def adapt_spaces(
     elif not is_vector(observations):
         env = DtypeObservation(FlattenObservation(env), np.float32)
     if observe:
-        shown = select_space(env.observation_space, observe)
-        if isinstance(shown, Dict):
+        selected = select_space(env.observation_space, observe)
+        if isinstance(selected, Dict):
             env = TransformObservation(
-                env, lambda observation: {key: observation[key][observe] for key in observation}, shown
+                env, lambda observation: {key: observation[key][observe] for key in observation}, selected
             )
         else:
-            env = TransformObservation(env, lambda observation: observation[observe], shown)
+            env = TransformObservation(env, lambda observation: observation[observe], selected)
     return CheckedEnv(env, label)
 
 
 def is_of_fixed_size(space: gymnasium.Space) -> bool:
-    """Whether all values of a space have the same size; a custom space does not say."""
+    """Whether all values of a space have the same size; ``False`` for custom spaces."""
     try:
         return space.is_np_flattenable and not any(isinstance(part, Text) for part in all_spaces(space))
     except NotImplementedError:  # of Gymnasium's base class
         return False
 
 
-def select_space(whole: gymnasium.Space, observe: list[int]) -> gymnasium.Space:
+def select_space(space: gymnasium.Space, observe: list[int]) -> gymnasium.Space:
     """The space of some entries of a vector, or channels of an image.
 
     Raises:
         TypeError: for several entries, or indices out of range.
     """
-    if isinstance(whole, Dict):
-        if len(whole) > 1:
-            shown = ", ".join(whole)
+    if isinstance(space, Dict):
+        if len(space) > 1:
+            entries = ", ".join(space)
             raise TypeError(
-                f"env.observe={observe} needs one vector or image, and its observation has {shown}"
+                f"env.observe={observe} needs one vector or image, and its observation has {entries}"
             )
-        return Dict({name: select_space(subspace, observe) for name, subspace in whole.items()})
-    if not set(observe) <= set(range(whole.shape[0])):
-        raise TypeError(f"env.observe={observe} should be indices of 0 to {whole.shape[0] - 1}")
-    return Box(whole.low[observe], whole.high[observe], dtype=whole.dtype.type)
+        return Dict({name: select_space(subspace, observe) for name, subspace in space.items()})
+    if not set(observe) <= set(range(space.shape[0])):
+        raise TypeError(f"env.observe={observe} should be indices of 0 to {space.shape[0] - 1}")
+    return Box(space.low[observe], space.high[observe], dtype=space.dtype.type)
 
 
 def flatten_actions(env: gymnasium.Env) -> gymnasium.Env:
     """Flattens composite actions to one vector, of integers or of floats.
 
-    A single choice becomes :class:`Discrete`, which every discrete algorithm learns.
+    A single choice becomes :class:`Discrete`, for algorithms with discrete actions.
 
     Raises:
         TypeError: for other actions, among them mixed discrete and continuous ones.
     """
     actions, sizes = env.action_space, choice_sizes(env.action_space)
     if max(sizes, default=1) > 1:
-        flat = MultiDiscrete(sizes) if len(sizes) > 1 else Discrete(sizes[0])
-        return TransformAction(env, lambda row: unflatten_choices(actions, np.ravel(row)), flat)
+        flat_space = MultiDiscrete(sizes) if len(sizes) > 1 else Discrete(sizes[0])
+        return TransformAction(env, lambda action: unflatten_choices(actions, np.ravel(action)), flat_space)
     boxes = (
         [subspace for _, (_, subspace) in leaf_spaces(actions)] if isinstance(actions, Dict | Tuple) else []
     )
     if boxes and all(isinstance(box, Box) and box.dtype.kind == "f" for box in boxes):
-        whole = flatten_space(actions)
-        if has_room(whole.low, whole.high):
-            return TransformAction(env, lambda row: unflatten(actions, row), whole)
+        flat_box = flatten_space(actions)
+        if has_room(flat_box.low, flat_box.high):
+            return TransformAction(env, lambda action: unflatten(actions, action), flat_box)
     raise TypeError(
         f"its actions are {actions}. Supported are discrete ones of two options or more (Discrete, "
         "MultiDiscrete, MultiBinary), or a Box of floats with finite bounds, low below high. A wrapper can "
@@ -151,34 +143,35 @@ def flatten_actions(env: gymnasium.Env) -> gymnasium.Env:
 
 
 def choice_sizes(space: gymnasium.Space) -> list[int]:
-    """The number of options of each choice in a space of discrete actions; empty for other spaces."""
+    """The number of options of each choice in a space of discrete actions; empty for others."""
     if isinstance(space, Discrete):
         return [int(space.n)]
     if isinstance(space, MultiDiscrete):
         return space.nvec.ravel().tolist()
     if isinstance(space, MultiBinary):
         return [2] * math.prod(space.shape)
-    inner = [choice_sizes(subspace) for subspace in child_spaces(space).values()]
-    return [size for sizes in inner for size in sizes] if all(inner) else []
+    child_sizes = [choice_sizes(subspace) for subspace in child_spaces(space).values()]
+    return [size for sizes in child_sizes for size in sizes] if all(child_sizes) else []
 
 
-def unflatten_choices(space: gymnasium.Space, row: np.ndarray) -> Any:
+def unflatten_choices(space: gymnasium.Space, indices: np.ndarray) -> Any:
     """Integers ``[choices]``, each counted from 0, as an action of a space; see :func:`choice_sizes`."""
     if isinstance(space, Dict | Tuple):
         ends = np.cumsum([len(choice_sizes(subspace)) for subspace in child_spaces(space).values()])
-        parts = zip(child_spaces(space).items(), np.split(row, ends[:-1]), strict=True)
-        choices = {key: unflatten_choices(subspace, part) for (key, subspace), part in parts}
-        return choices if isinstance(space, Dict) else tuple(choices.values())
-    return (row.reshape(space.shape) + getattr(space, "start", 0)).astype(space.dtype)
+        parts = zip(child_spaces(space).items(), np.split(indices, ends[:-1]), strict=True)
+        nested = {key: unflatten_choices(subspace, part) for (key, subspace), part in parts}
+        return nested if isinstance(space, Dict) else tuple(nested.values())
+    return (indices.reshape(space.shape) + getattr(space, "start", 0)).astype(space.dtype)
 
 
-def sample_action(space: gymnasium.Space, allowed: np.ndarray | None) -> Any:
-    """A random action from a space's own generator, valid by the mask ``allowed`` if there is one."""
-    if allowed is None:
+def sample_action(space: gymnasium.Space, mask: np.ndarray | None) -> Any:
+    """A random action from a space's own generator, valid by the action mask if there is one."""
+    if mask is None:
         return space.sample()
-    ends = np.cumsum(choice_sizes(space))
-    able = [np.flatnonzero(mask) for mask in np.split(allowed, ends[:-1])]
-    return unflatten_choices(space, np.array([space.np_random.choice(indices) for indices in able]))
+    parts = np.split(mask, np.cumsum(choice_sizes(space))[:-1])
+    return unflatten_choices(
+        space, np.array([space.np_random.choice(np.flatnonzero(part)) for part in parts])
+    )
 
 
 def child_spaces(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
@@ -186,6 +179,11 @@ def child_spaces(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
     if isinstance(space, Tuple):
         return dict(enumerate(space.spaces))
     return dict(space.spaces) if isinstance(space, Dict) else {}
+
+
+def stack_values(values: Sequence[Any], space: gymnasium.Space) -> Any:
+    """Values of a space as arrays ``[n, ...]``, nested like the space."""
+    return concatenate(space, values, create_empty_array(space, len(values)))
 
 
 def check_reset(env: gymnasium.Env) -> None:
@@ -217,10 +215,10 @@ class ObservationAdapter(gymnasium.ObservationWrapper):
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         observations = env.observation_space
-        alone = not isinstance(observations, Dict | Tuple)
-        self.leaves = {"pixels": ((), observations)} if alone else dict(leaf_spaces(observations))
-        if taken := sorted(self.leaves.keys() & RESERVED_KEYS):
-            raise UserError(f"{env} observes {taken[0]}, a reserved name. Rename it in a wrapper.")
+        is_single = not isinstance(observations, Dict | Tuple)
+        self.leaves = {"pixels": ((), observations)} if is_single else dict(leaf_spaces(observations))
+        if reserved := sorted(self.leaves.keys() & RESERVED_KEYS):
+            raise UserError(f"{env} observes {reserved[0]}, a reserved name. Rename it in a wrapper.")
         self.observation_space = Dict(
             {name: adapted_space(space) for name, (_, space) in self.leaves.items()}
         )
@@ -258,18 +256,24 @@ def is_vector(space: gymnasium.Space) -> bool:
 
 
 def is_image(space: gymnasium.Space) -> bool:
-    """Whether convolutions read a space: rows, columns, channels; if uint8 also one channel or a stack."""
+    """Whether a space is an image for CNNs: 3 dimensions; if uint8 also 2 (grey) or 4 (a stack)."""
     if not isinstance(space, Box) or len(space.shape) not in (2, 3, 4):
         return False
     if len(space.shape) != 3 and space.dtype != np.uint8:
         return False
-    one = space.shape[-3:]
-    rows_and_columns = one if len(one) == 2 else one[:2] if channels_are_last(one) else one[1:]
-    return min(rows_and_columns) >= MIN_IMAGE_SIDE
+    frame_shape = space.shape[-3:]
+    sides = (
+        frame_shape
+        if len(frame_shape) == 2
+        else frame_shape[:2]
+        if channels_are_last(frame_shape)
+        else frame_shape[1:]
+    )
+    return min(sides) >= MIN_IMAGE_SIDE
 
 
 def is_unsupported_stack(space: gymnasium.Space) -> bool:
-    """Whether a space stacks images that convolutions would read one by one but not together."""
+    """Whether a space is a stack of images, but not an image by :func:`is_image`."""
     if not isinstance(space, Box) or len(space.shape) != 4 or is_image(space):
         return False
     return is_image(Box(space.low[0], space.high[0], dtype=space.dtype.type))
@@ -300,9 +304,9 @@ def adapted_space(space: gymnasium.Space) -> Box:
     if not is_image(space):
         flat = flatten_space(space)
         return Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
-    kind = np.uint8 if space.dtype in (np.uint8, np.bool_) else np.float32
-    low, high = (channels_first(bound).astype(kind) for bound in (space.low, space.high))
-    return Box(low, high, dtype=kind)
+    dtype = np.uint8 if space.dtype in (np.uint8, np.bool_) else np.float32
+    low, high = (channels_first(bound).astype(dtype) for bound in (space.low, space.high))
+    return Box(low, high, dtype=dtype)
 
 
 def adapt_entry(value: Any, space: gymnasium.Space) -> np.ndarray:
@@ -314,6 +318,6 @@ def adapt_entry(value: Any, space: gymnasium.Space) -> np.ndarray:
 
 def all_spaces(space: gymnasium.Space) -> list[gymnasium.Space]:
     """A space and all spaces in it."""
-    inner = getattr(space, "spaces", ())
-    inner = inner.values() if isinstance(inner, dict) else inner
-    return [space, *(part for subspace in inner for part in all_spaces(subspace))]
+    children = getattr(space, "spaces", ())
+    children = children.values() if isinstance(children, dict) else children
+    return [space, *(part for subspace in children for part in all_spaces(subspace))]

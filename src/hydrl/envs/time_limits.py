@@ -3,33 +3,28 @@
 from collections.abc import Iterator
 
 from gymnasium import Env
-from torchrl.envs import (
-    EnvBase,
-    GymWrapper,
-    SerialEnv,
-    StepCounter,
-    TransformedEnv,
-)
+from torchrl.envs import EnvBase, SerialEnv, StepCounter, TransformedEnv
 
-MAX_EPISODE_STEPS = 30_000  # steps of an evaluation's episode, whatever the task's limit
-DEFAULT_EPISODE_STEPS = 1_000  # the same where the task has none
+from hydrl.specs import first_gym_env
+
+MAX_EPISODE_STEPS = 30_000  # of an evaluation, whatever the environment's limit
+DEFAULT_EPISODE_STEPS = 1_000  # the same without a time limit
 
 
 def time_limit(env: EnvBase) -> int | None:
     """The time limit in steps of the Gymnasium environment below ``env``, if there is one."""
-    below = env.base_env if isinstance(env, TransformedEnv) else env
-    if not isinstance(below, GymWrapper):
+    if (gym_env := first_gym_env(env)) is None:
         return None
-    tasks = below._env
-    task, name = getattr(tasks, "envs", [tasks])[0], "_max_episode_steps"
-    if limit := getattr(task.spec, "max_episode_steps", None):
+    if limit := getattr(gym_env.spec, "max_episode_steps", None):
         return limit
-    # Of a wrapper TimeLimit around a task that is not registered.
-    return task.get_wrapper_attr(name) if isinstance(task, Env) and task.has_wrapper_attr(name) else None
+    # A wrapper TimeLimit around an unregistered environment.
+    name = "_max_episode_steps"
+    known = isinstance(gym_env, Env) and gym_env.has_wrapper_attr(name)
+    return gym_env.get_wrapper_attr(name) if known else None
 
 
 def episode_limit(env: EnvBase) -> int:
-    """The steps after which ``eval.max_steps=auto`` stops an episode: its own limit, if it has one."""
+    """The steps after which ``eval.max_steps=auto`` stops an episode: its time limit, if it has one."""
     return min(MAX_EPISODE_STEPS, *limits) if (limits := list(find_limits(env))) else DEFAULT_EPISODE_STEPS
 
 

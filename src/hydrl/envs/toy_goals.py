@@ -1,7 +1,7 @@
 """Two small goal environments (Gymnasium-Robotics' GoalEnv API): bits to flip, a point to move.
 
-The reward is 0 at the goal and -1 elsewhere, so that random actions hardly ever find it: they show what
-hindsight experience replay adds (:mod:`hydrl.experience.hindsight`).
+The reward is 0 at the goal and -1 elsewhere, so that random actions rarely reach it. They show the effect of
+hindsight experience replay (:mod:`hydrl.experience.hindsight`).
 """
 
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ class BitFlip(gymnasium.Env):
     An episode ends at the goal, and is truncated after as many steps as there are bits.
 
     Args:
-        bits: how many.
+        bits: number of bits.
         render_mode: ``rgb_array`` or ``None``.
 
     Raises:
@@ -65,8 +65,8 @@ class BitFlip(gymnasium.Env):
 
     def observe(self) -> dict[str, np.ndarray]:
         """The observation."""
-        now = self.state.copy()
-        return {"observation": now, "achieved_goal": now, "desired_goal": self.goal}
+        bits = self.state.copy()
+        return {"observation": bits, "achieved_goal": bits, "desired_goal": self.goal}
 
     def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
         """0 where ``[..., bits]`` are equal, else -1."""
@@ -80,14 +80,14 @@ class BitFlip(gymnasium.Env):
 
     def render(self) -> np.ndarray:
         """The bits above the goal's, ``[2 * CELL, bits * CELL, 3]``."""
-        drawn = np.kron(np.stack([self.state, self.goal]), np.full((CELL_PIXELS, CELL_PIXELS), 255)).astype(
+        cells = np.kron(np.stack([self.state, self.goal]), np.full((CELL_PIXELS, CELL_PIXELS), 255)).astype(
             np.uint8
         )
-        return np.repeat(drawn[..., None], 3, -1)
+        return np.repeat(cells[..., None], 3, -1)
 
 
 class PointReach(gymnasium.Env):
-    """Goal environment of a point to move to a place in a square and hold there, for 50 steps.
+    """Goal environment of a point to move to a goal in a square and hold there, for 50 steps.
 
     Args:
         radius: distance that counts as reached; the square's sides are 2 long.
@@ -129,11 +129,11 @@ class PointReach(gymnasium.Env):
 
     def render(self) -> np.ndarray:
         """An image of the point, white, and the goal, green; ``[IMAGE_SIDE, IMAGE_SIDE, 3]``."""
-        drawn = np.zeros((IMAGE_SIDE, IMAGE_SIDE, 3), np.uint8)
-        for place, colour in ((self.goal, (0, 160, 0)), (self.state, (255, 255, 255))):
-            x, y = ((place + 1) / 2 * (IMAGE_SIDE - 5)).astype(int)
-            drawn[IMAGE_SIDE - 5 - y : IMAGE_SIDE - y, x : x + 5] = colour
-        return drawn
+        image = np.zeros((IMAGE_SIDE, IMAGE_SIDE, 3), np.uint8)
+        for position, colour in ((self.goal, (0, 160, 0)), (self.state, (255, 255, 255))):
+            x, y = ((position + 1) / 2 * (IMAGE_SIDE - 5)).astype(int)
+            image[IMAGE_SIDE - 5 - y : IMAGE_SIDE - y, x : x + 5] = colour
+        return image
 
 
 gymnasium.register("BitFlip-v0", BitFlip)

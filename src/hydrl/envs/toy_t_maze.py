@@ -41,8 +41,8 @@ class TMaze(gymnasium.Env):
 
     def observe(self) -> np.ndarray:
         """The side at the start, and whether the turn is here."""
-        shown = SIDES[self.side] if self.steps == 0 else 0.0
-        return np.array([shown, self.steps == self.corridor], np.float32)
+        signal = SIDES[self.side] if self.steps == 0 else 0.0
+        return np.array([signal, self.steps == self.corridor], np.float32)
 
     def render(self) -> Any:
         """An image of the maze, the paying side and the agent, ``[3 * CELL_PIXELS, ..., 3]``."""

@@ -27,8 +27,8 @@ from hydrl.envs.time_limits import time_limit
 from hydrl.errors import UserError
 from hydrl.specs import INFO, choice_sizes, vector_keys
 
-CLIP = 10.0  # what is standardised is cut off there, as Stable-Baselines3 and CleanRL do
-NEVER = 2**62  # the longest horizon where there is none
+CLIP = 10.0  # of standardised values, as in Stable-Baselines3 and CleanRL
+NEVER = 2**62  # horizon in steps without a time limit
 
 
 class CopyTensors(Transform):
@@ -50,21 +50,21 @@ class CopyTensors(Transform):
 class MeanAgentReturn(Transform):
     """Transform that writes ``episode_reward``, the mean return of all agents so far.
 
-    Of several groups it also writes each one's mean, ``GROUP/return``, for the log.
+    With several groups it also writes each group's mean, ``GROUP/return``, for the log.
 
     Args:
         in_keys: each group's returns so far, ``[..., agents, 1]``.
     """
 
     def __init__(self, in_keys: list[NestedKey]) -> None:
-        of_groups = [(INFO, f"{key[0]}/return") for key in in_keys] if len(in_keys) > 1 else []
-        super().__init__(in_keys=in_keys, out_keys=["episode_reward", *of_groups])
+        group_keys = [(INFO, f"{key[0]}/return") for key in in_keys] if len(in_keys) > 1 else []
+        super().__init__(in_keys=in_keys, out_keys=["episode_reward", *group_keys])
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         returns = [next_tensordict.get(key) for key in self.in_keys]
-        whole, *groups = self.out_keys
-        next_tensordict.set(whole, torch.cat(returns, -2).mean(-2))
-        for key, values in zip(groups, returns, strict=False):
+        mean_key, *group_keys = self.out_keys
+        next_tensordict.set(mean_key, torch.cat(returns, -2).mean(-2))
+        for key, values in zip(group_keys, returns, strict=False):
             next_tensordict.set(key, values.mean(-2))
         return next_tensordict
 
@@ -90,13 +90,13 @@ def normalizer(
     """Builds normalizers of observations, with statistics of random frames or running ones.
 
     Args:
-        in_keys: observation entries; ``None``: all vectors of ``env``; there may be none beside images.
+        in_keys: observation entries; ``None``: all vectors of ``env``. Without any, the result is ``None``.
         frames: random frames for the statistics, see :func:`hydrl.envs.init_normalizers`; ``None``: running
             statistics, updated during training.
         settle: the share of ``over`` after which running statistics stop.
         over: frames; ``None`` never stops them.
-        constants: components that did not vary in one environment's random frames; ``scaled`` divides them by
-            TorchRL's smallest deviation, a millionth, as in its tutorial.
+        constants: of components that did not vary in one environment's random frames; ``scaled`` divides them
+            by TorchRL's smallest deviation, 1e-6, as in its tutorial.
     """
     if in_keys is None:
         in_keys = ["observation"] if env is None else vector_keys(env)
@@ -104,8 +104,8 @@ def normalizer(
         return None
     if frames is None:
         return RunningNorm(in_keys, inf if over is None else settle * over)
-    kind = FixedNorm if constants == "centred" else ObservationNorm
-    transforms = [kind(in_keys=[key]) for key in in_keys]
+    norm_class = FixedNorm if constants == "centred" else ObservationNorm
+    transforms = [norm_class(in_keys=[key]) for key in in_keys]
     return transforms[0] if len(transforms) == 1 else Compose(*transforms)
 
 
@@ -116,15 +116,15 @@ class FixedNorm(ObservationNorm):
 class RunningNorm(VecNormV2):
     """TorchRL's ``VecNormV2`` with statistics shared by all environments and its output clipped to ``CLIP``.
 
-    Once the learning rate is low, a policy cannot follow moving statistics: one trained with some of them
-    fails with others a per cent away. So they stop after a while.
+    With a low learning rate a policy cannot follow changing statistics, and a change of one per cent can make
+    it fail; they stop changing after ``until`` observations.
 
     Args:
         in_keys: observation entries.
-        until: observations after which the statistics stop.
+        until: observations after which the statistics are frozen.
 
     Attributes:
-        earlier: observations of another run, whose statistics these continue.
+        earlier: observations of another run that the statistics began with.
     """
 
     frozen: bool
@@ -135,23 +135,23 @@ class RunningNorm(VecNormV2):
         self.until = until
 
     def _maybe_stateful_init(self, data: TensorDictBase) -> None:
-        if set(self.in_keys) <= set(data.keys(True, True)):  # else initialise_normalisers tells what lacks
+        if set(self.in_keys) <= set(data.keys(True, True)):  # else init_normalizers names what is missing
             super()._maybe_stateful_init(data)
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         frozen = self.frozen
-        if self.num_observations:  # TorchRL takes in all environments once more where some are reset
+        if self.num_observations:  # TorchRL would count all environments again if some are reset
             rows = tensordict_reset.select(*self.in_keys)[_get_reset("_reset", tensordict).squeeze(-1)]
             self._stateful_update(rows)
             self.frozen = True
-        begun = super()._reset(tensordict, tensordict_reset)
+        result = super()._reset(tensordict, tensordict_reset)
         self.frozen = frozen
-        return begun
+        return result
 
     def _stateful_update(self, data: TensorDictBase) -> None:
         if self.num_observations - self.earlier < self.until:
             super()._stateful_update(data)
-            # A constant's mean square may be rounded to less than its mean's square, whose root is no number.
+            # Rounding may make a constant's mean square less than its squared mean, and the deviation NaN.
             for mean, square in zip(self._loc.values(True, True), self._var.values(True, True), strict=True):
                 torch.maximum(square, mean.square(), out=square)
 
@@ -161,13 +161,13 @@ class RunningNorm(VecNormV2):
         return {**state, "earlier": torch.tensor(self.earlier)} if self.earlier else state
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Goes on from :meth:`get_extra_state`."""
+        """Restores :meth:`get_extra_state`."""
         statistics = {name: value for name, value in state.items() if name != "earlier"}
         super().set_extra_state(statistics)
         self.earlier = int(state.get("earlier", 0))
 
     def to_observation_norm(self) -> Compose:
-        """The same transform with the present statistics, without an environment."""
+        """The same transform with the current statistics, without an environment."""
         return Compose(super().to_observation_norm(), ClipTransform(self.out_keys, low=-CLIP, high=CLIP))
 
     @property
@@ -176,20 +176,20 @@ class RunningNorm(VecNormV2):
         return 0 if self._count is None else int(max(self._count.values(True, True)))
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        following = super()._step(tensordict, next_tensordict)
+        result = super()._step(tensordict, next_tensordict)
         for key in self.out_keys:
-            if (value := following.get(key, None)) is not None:
-                following.set(key, value.clamp(-CLIP, CLIP))
-        return following
+            if (value := result.get(key, None)) is not None:
+                result.set(key, value.clamp(-CLIP, CLIP))
+        return result
 
 
 def transforms_read_by(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
     """The transforms of ``env`` whose output a policy reads, in order."""
-    read, transforms = set(policy.in_keys), list[Transform]()
+    read_keys, transforms = set(policy.in_keys), list[Transform]()
     for transform in reversed(list(env.transform)):
-        if read & set(transform.out_keys):
+        if read_keys & set(transform.out_keys):
             transforms.insert(0, transform)
-            read |= set(transform.in_keys)
+            read_keys |= set(transform.in_keys)
     return transforms
 
 
@@ -204,7 +204,7 @@ def reward_scaling(scale: float | None = None, gamma: float = 0.99) -> Transform
 
 
 class FixedRewardScaling(RewardScaling):
-    """TorchRL's ``RewardScaling``, also for rewards with bounds, such as their signs."""
+    """TorchRL's ``RewardScaling``, also for reward specs with bounds, such as signs."""
 
     def transform_reward_spec(self, reward_spec: TensorSpec) -> TensorSpec:
         """The spec without bounds."""
@@ -220,10 +220,10 @@ def without_bounds(spec: TensorSpec) -> TensorSpec:
 
 
 class RunningRewardScaling(Transform):
-    """Divides rewards by the running deviation of their discounted return, as Gymnasium's NormalizeReward.
+    """Transform that divides rewards by the running deviation of their discounted return.
 
-    The returns restart with episodes; the variance is over all environments, merged step by step (Chan et al.
-    1979). The mean is not subtracted, as the sign of a reward matters.
+    As Gymnasium's ``NormalizeReward``: returns restart with episodes, and the variance is over all
+    environments (Chan et al. 1979). The mean is not subtracted, which keeps the sign of rewards.
 
     Args:
         gamma: the discount.
@@ -238,14 +238,14 @@ class RunningRewardScaling(Transform):
     def __init__(self, gamma: float = 0.99, limit: float = CLIP) -> None:
         super().__init__(in_keys=["reward"], out_keys=["reward"])
         self.gamma, self.limit = gamma, limit
-        start = {"count": 1e-4, "mean": 0.0, "variance": 1.0, "discounted": 0.0}  # of Gymnasium
-        for name, value in start.items():
+        initial_values = {"count": 1e-4, "mean": 0.0, "variance": 1.0, "discounted": 0.0}  # of Gymnasium
+        for name, value in initial_values.items():
             self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         if self.discounted.ndim:
-            begun = _get_reset("_reset", tensordict)
-            self.discounted = torch.where(expand_as_right(begun, self.discounted), 0.0, self.discounted)
+            reset_mask = _get_reset("_reset", tensordict)
+            self.discounted = torch.where(expand_as_right(reset_mask, self.discounted), 0.0, self.discounted)
         return tensordict_reset
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -258,31 +258,30 @@ class RunningRewardScaling(Transform):
     def update(self, returns: Tensor) -> None:
         """Merges mean and variance of ``returns``, one for each environment, into the running ones."""
         size, total = returns.numel(), self.count + returns.numel()
-        apart = returns.mean() - self.mean
-        squares = self.variance * self.count + returns.var(unbiased=False) * size
-        self.variance = (squares + apart.square() * self.count * size / total) / total
-        self.mean = self.mean + apart * size / total
+        difference = returns.mean() - self.mean
+        square_sum = self.variance * self.count + returns.var(unbiased=False) * size
+        self.variance = (square_sum + difference.square() * self.count * size / total) / total
+        self.mean = self.mean + difference * size / total
         self.count = total
 
 
 def random_truncation(prob: float | None, longest: int | None = None) -> Transform | None:
-    """:class:`RandomHorizon`, or none where ``prob`` is ``None``."""
+    """:class:`RandomHorizon`; ``None`` if ``prob`` is ``None``."""
     return None if prob is None else RandomHorizon(prob, longest)
 
 
 class RandomHorizon(RandomTruncationTransform):
-    """Cuts episodes short at random, so that environments stepped together do not begin theirs at once.
+    """TorchRL's random truncation, up to the environment's own time limit and with truncations marked.
 
-    They do where all learn to last until the task's time limit, and where nothing else ends an episode: for
-    many updates no beginning is seen then, and what to do there is forgotten. It is TorchRL's transform for
-    tasks whose limit Gymnasium knows; others it leaves alone, and evaluations do without it. Values bootstrap
-    at a cut as at the limit. ``cut_short`` tells it from an end of the task's own: returns count whole
-    episodes.
+    Environments that all reach the time limit restart at the same step, so that for many updates no batch
+    has the beginning of an episode. Truncating some episodes at random spreads their beginnings. Without a
+    time limit, and in evaluations, nothing is truncated. Values bootstrap as at the time limit. ``cut_short``
+    marks these truncations; logged returns are those of whole episodes.
 
     Args:
-        prob: of each episode, that its end is drawn evenly from all steps; first ones always are.
-        longest: steps that it is drawn from, where fewer than the time limit. What is seen is then how
-            episodes begin, where these are soon lost for good and what follows would fill a memory.
+        prob: probability that an episode is truncated, at a uniform step; first episodes always are.
+        longest: greatest step of truncation, if below the time limit. Batches then have more beginnings, for
+            environments whose episodes are soon lost and then long.
     """
 
     def __init__(self, prob: float, longest: int | None = None) -> None:
@@ -293,24 +292,24 @@ class RandomHorizon(RandomTruncationTransform):
             self.register_buffer(name, None)
 
     def set_container(self, container: Transform | EnvBase) -> None:
-        """Looks for the time limit."""
+        """Reads the environment's time limit."""
         super().set_container(container)
         if isinstance(self.parent, EnvBase) and (limit := time_limit(self.parent)):
             self.max_horizon = limit if self.longest is None else min(limit, self.longest)
 
     def _validate_step_counter_registration(self) -> None:
-        """Left to the first reset: a normaliser without statistics yet hides the specs above it."""
+        """Postponed to the first reset: a normalizer without statistics hides the specs above it."""
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         if "step_count" not in tensordict_reset:
             raise UserError("transforms.random_truncation: add torchrl.envs.StepCounter before it.")
-        begun = super()._reset(tensordict, tensordict_reset)
-        return begun.set("cut_short", torch.zeros_like(begun.get("done")))
+        result = super()._reset(tensordict, tensordict_reset)
+        return result.set("cut_short", torch.zeros_like(result.get("done")))
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         done = next_tensordict.get("done").clone()
-        following = super()._step(tensordict, next_tensordict)
-        return following.set("cut_short", following.get("done") & ~done)
+        result = super()._step(tensordict, next_tensordict)
+        return result.set("cut_short", result.get("done") & ~done)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Adds ``cut_short``."""
@@ -322,7 +321,7 @@ class RandomHorizon(RandomTruncationTransform):
 class ActionMask(envs.ActionMask):
     """TorchRL's ``ActionMask`` for random actions, which also accepts empty masks at the end of an episode.
 
-    An empty mask at an end becomes all valid, since nobody acts there. The mask is in the ``state_dict``, for
+    An empty mask at an end becomes all valid, since nobody acts then. The mask is in the ``state_dict``, for
     resumed runs with random actions.
 
     Args:
@@ -338,18 +337,18 @@ class ActionMask(envs.ActionMask):
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         key, spec = self.in_keys[1], self.action_spec
         mask = next_tensordict.get(key).bool()
-        several = isinstance(spec, MultiCategorical)
-        choices = mask.split(choice_sizes(spec), -1) if several else [mask]
-        nothing = torch.stack([~choice.any(-1) for choice in choices]).any(0).unsqueeze(-1)
-        if nothing.any():
-            done = next_tensordict.get("done", torch.zeros_like(nothing))
-            ended = done.reshape(*done.shape[:-1], *[1] * (mask.ndim - done.ndim + 1))
-            if (nothing & ~ended).any():
+        is_multi = isinstance(spec, MultiCategorical)
+        choice_masks = mask.split(choice_sizes(spec), -1) if is_multi else [mask]
+        is_empty = torch.stack([~choice.any(-1) for choice in choice_masks]).any(0).unsqueeze(-1)
+        if is_empty.any():
+            done = next_tensordict.get("done", torch.zeros_like(is_empty))
+            is_done = done.reshape(*done.shape[:-1], *[1] * (mask.ndim - done.ndim + 1))
+            if (is_empty & ~is_done).any():
                 raise UserError(
-                    f"{self.label}: every {'option of a choice' if several else 'action'} is invalid, and "
+                    f"{self.label}: every {'option of a choice' if is_multi else 'action'} is invalid, and "
                     "the episode continues. End it there, or allow an action that does nothing."
                 )
-            mask = mask | nothing
+            mask = mask | is_empty
         return super()._call(next_tensordict.set(key, mask))
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
@@ -365,19 +364,19 @@ class ActionMask(envs.ActionMask):
         return {} if mask is None else {"mask": mask}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Goes on from :meth:`get_extra_state`."""
+        """Restores :meth:`get_extra_state`."""
         self.action_spec.update_mask(state.get("mask"))
 
 
 def action_scaling(env: EnvBase | None = None) -> Transform | None:
-    """:class:`ActionScaling` for continuous actions; none for discrete ones."""
+    """:class:`ActionScaling` for continuous actions, ``None`` for discrete ones."""
     key = "action" if env is None else env.action_keys[0]
-    numbers = env is None or env.full_action_spec_unbatched[key].dtype.is_floating_point
-    return ActionScaling([key]) if numbers else None
+    is_continuous = env is None or env.full_action_spec_unbatched[key].dtype.is_floating_point
+    return ActionScaling([key]) if is_continuous else None
 
 
 def action_clipping(env: EnvBase | None = None) -> Transform | None:
-    """:class:`ActionClipping` for continuous actions; discrete ones have no bounds, and get none."""
+    """:class:`ActionClipping` for continuous actions, ``None`` for discrete ones."""
     scaling = action_scaling(env)
     return None if scaling is None else ActionClipping(scaling.in_keys_inv)
 
@@ -390,8 +389,8 @@ class ActionScaling(envs.ActionScaling):
         self.bounds = leaf_spec.space.low, leaf_spec.space.high
 
     def _inv_apply_transform(self, action: Tensor) -> Tensor:
-        inside = super()._inv_apply_transform(action)  # first, for it looks for the bounds
-        return inside.clamp(*(bound.to(action.device) for bound in self.bounds))
+        unscaled = super()._inv_apply_transform(action)  # first, as it sets the bounds
+        return unscaled.clamp(*(bound.to(action.device) for bound in self.bounds))
 
     def for_rows(self) -> "ActionScaling":
         """The same transform without an environment, for rows ``[rows, ...]`` of single environments."""
@@ -401,10 +400,10 @@ class ActionScaling(envs.ActionScaling):
 
 
 class ActionClipping(ActionScaling):
-    """Clips actions to the environment's bounds on their way to it; the policy may act beyond them.
+    """Transform that clips actions to the environment's bounds on their way to it.
 
-    For Gaussian policies that are not squashed, as Stable-Baselines3's and CleanRL's PPO have them: what is
-    learned from is the action before it was clipped.
+    For Gaussian policies without squashing, as in Stable-Baselines3's and CleanRL's PPO: the loss reads the
+    unclipped action.
     """
 
     def _init_from_spec(self, leaf_spec: TensorSpec) -> None:

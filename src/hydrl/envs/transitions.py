@@ -1,24 +1,21 @@
 """Recording of transitions in an environment's own spaces, below all conversions, for datasets."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Dict, Space, Tuple
-from gymnasium.vector.utils import concatenate, create_empty_array
-from torchrl.envs import EnvBase, GymWrapper
+from torchrl.envs import EnvBase
 
 from hydrl.envs.action_masks import MaskTracker
-from hydrl.envs.checked_env import wrapper_chain
-from hydrl.envs.gymnasium import GymVector, gymnasium_env
+from hydrl.envs.gymnasium import find_wrappers, gymnasium_env
 from hydrl.envs.spaces import child_spaces, get_path, is_image, leaf_spaces
 from hydrl.specs import MASK
 
 
 class TransitionRecorder(gymnasium.Wrapper):
-    """Gymnasium wrapper that keeps a copy of the last transition.
+    """Gymnasium wrapper that copies the last transition.
 
     Attributes:
         observation: the current one, also after a reset.
@@ -49,8 +46,8 @@ class TransitionRecorder(gymnasium.Wrapper):
 def copy_value(value: Any, space: Space) -> Any:
     """A copy of a value, with the dtypes and shapes of its space."""
     if isinstance(space, Dict | Tuple):
-        inner = {key: copy_value(value[key], subspace) for key, subspace in child_spaces(space).items()}
-        return inner if isinstance(space, Dict) else tuple(inner.values())
+        children = {key: copy_value(value[key], subspace) for key, subspace in child_spaces(space).items()}
+        return children if isinstance(space, Dict) else tuple(children.values())
     return np.array(value, dtype=space.dtype).reshape(space.shape)
 
 
@@ -64,21 +61,13 @@ def record_transitions(make: Any) -> Any:
 
 def find_recorders(env: EnvBase) -> list[TransitionRecorder]:
     """The recorders of an environment, one for each that it steps; none without them."""
-    tasks = env._env.envs if isinstance(env, GymVector) else [getattr(env, "_env", None)]
-    below = [level for task in tasks if isinstance(env, GymWrapper) for level in wrapper_chain(task)]
-    return [level for level in below if isinstance(level, TransitionRecorder)]
+    return find_wrappers(env, TransitionRecorder)
 
 
 def mask_entry(env: EnvBase) -> str | None:
     """The entry of the observation that is the action mask, if any."""
-    tasks = env._env.envs if isinstance(env, GymVector) else [env._env]
-    places = [level.source for level in wrapper_chain(tasks[0]) if isinstance(level, MaskTracker)]
-    return places[0][1] if places and places[0][0] == "entry" else None
-
-
-def stack_values(values: Sequence[Any], space: Space) -> Any:
-    """Values of a space as arrays ``[n, ...]``, nested like the space."""
-    return concatenate(space, values, create_empty_array(space, len(values)))
+    trackers = find_wrappers(env, MaskTracker)
+    return trackers[0].source[1] if trackers and trackers[0].source[0] == "entry" else None
 
 
 def entry_paths(space: Space, entry: str | None = None) -> dict[str, tuple[tuple, Space]]:
@@ -90,8 +79,8 @@ def entry_paths(space: Space, entry: str | None = None) -> dict[str, tuple[tuple
     """
     names = {}
     for name, (path, subspace) in leaf_spaces(space):
-        bare = "pixels" if is_image(subspace) else "observation"
-        names[MASK if path and path == (entry,) else name or bare] = (path, subspace)
+        default_name = "pixels" if is_image(subspace) else "observation"
+        names[MASK if path and path == (entry,) else name or default_name] = (path, subspace)
     return names
 
 
@@ -104,12 +93,12 @@ def nest_arrays(space: Space, arrays: dict[tuple, np.ndarray], path: tuple = ())
     """Arrays by path, nested like a space."""
     if not isinstance(space, Dict | Tuple):
         return arrays[path]
-    inner = {
+    children = {
         key: nest_arrays(subspace, arrays, (*path, key)) for key, subspace in child_spaces(space).items()
     }
-    return inner if isinstance(space, Dict) else tuple(inner.values())
+    return children if isinstance(space, Dict) else tuple(children.values())
 
 
 def flat_arrays(values: Any, space: Space) -> dict[tuple, np.ndarray]:
-    """The arrays of a batch of :func:`stack_values`, by path."""
+    """The arrays of a batch of :func:`hydrl.envs.spaces.stack_values`, by path."""
     return {path: np.asarray(get_path(values, path)) for _, (path, _) in leaf_spaces(space)}

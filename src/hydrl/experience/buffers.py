@@ -31,21 +31,21 @@ class PrioritizedSampler(samplers.PrioritizedSampler):
 
 
 def prepare_buffer(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBuffer | None:
-    """Adds to a buffer the transforms that the environment needs, and returns it.
+    """Adds the transforms that an environment needs to a buffer, and returns the buffer.
 
     They relabel goals (hindsight), store each image frame once and store actions in the environment's units.
-    A buffer that samples without replacement (PPO's batch) stores images as they are.
+    A buffer that samples without replacement (PPO's batch) stores whole images.
     """
-    if buffer is not None and (goals := find_hindsight(buffer)) is not None:
-        goals.attach(buffer, env)
-    keys, stacked = stacked_images(env)
+    if buffer is not None and (hindsight := find_hindsight(buffer)) is not None:
+        hindsight.attach(buffer, env)
+    keys, stack_size = stacked_images(env)
     if (
         keys
         and buffer is not None
         and isinstance(buffer.storage, TensorStorage)
         and not samples_without_replacement(buffer)
     ):
-        buffer.append_transform(FrameDedup(buffer.storage, keys, stacked))
+        buffer.append_transform(FrameDedup(buffer.storage, keys, stack_size))
     return unscale_actions(buffer, env)
 
 
@@ -55,9 +55,9 @@ def samples_without_replacement(buffer: ReplayBuffer) -> bool:
 
 
 def unscale_actions(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBuffer | None:
-    """Stores actions in the environment's own units; samples have them scaled as ``env`` takes them.
+    """Makes a buffer store actions in the environment's own units, and scale them in samples.
 
-    The stored rows can then be read as any other dataset of the environment.
+    The stored rows can then be read like any other dataset of the environment.
     """
     for transform in env.transform:
         if buffer is not None and type(transform) is ActionScaling:

@@ -13,10 +13,10 @@ from hydrl.specs import opponent_pool
 class CheckedCollector(Collector):
     """TorchRL's single-process collector that raises on NaN or infinity before the loss sees them.
 
-    Checked are rewards and those observations that the policy reads.
+    It checks rewards and the observations that the policy reads.
 
     Attributes:
-        label: appended to error messages, as `` of worker 3``.
+        label: appended to error messages, such as `` of worker 3``.
         restart_reason, steps_env: see :class:`~hydrl.experience.collectors.Collector`.
     """
 
@@ -28,23 +28,23 @@ class CheckedCollector(Collector):
     def publish(self) -> None:
         """Updates the acting policy's weights, if it is on another device, and the opponent pool."""
         self.update_policy_weights_()
-        if (others := opponent_pool(self.env)) is not None:
-            others.maybe_add(self.policy, self._frames, self.env)
+        if (pool := opponent_pool(self.env)) is not None:
+            pool.maybe_add(self.policy, self._frames, self.env)
 
     def state(self, *, running: bool) -> dict[str, Any]:
         """Counters, transforms and, with ``running``, the carrier of the running episodes."""
         carrier = self._carrier.clone().to_dict() if running else None
-        others = opponent_pool(self.env)
-        pool = {} if others is None else {"opponents": others.state_dict()}
+        pool = opponent_pool(self.env)
+        pool_state = {} if pool is None else {"opponents": pool.state_dict()}
         state = {"frames": self._frames, "iter": self._iter, "own": self.state_dict(), "carrier": carrier}
-        return state | pool
+        return state | pool_state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restores :meth:`state`."""
         self.load_state_dict(state["own"])
         self._frames, self._iter = state["frames"], state["iter"]
-        if (others := opponent_pool(self.env)) is not None:
-            others.load_state_dict(state["opponents"], self.policy, self.env)
+        if (pool := opponent_pool(self.env)) is not None:
+            pool.load_state_dict(state["opponents"], self.policy, self.env)
         if state["carrier"] is None:  # new episodes
             self._make_carrier()
         else:
@@ -52,7 +52,7 @@ class CheckedCollector(Collector):
             self._carrier = self._carrier.empty(recurse=True).update(state["carrier"])
 
     def __iter__(self) -> Iterator[TensorDictBase]:
-        """Batches; unlike TorchRL's, the collector keeps a failed environment, for checkpoints read it."""
+        """Batches; unlike TorchRL's it does not close a failed environment, which checkpoints read."""
         return self.iterator()
 
     def iterator(self) -> Iterator[TensorDictBase]:
@@ -62,22 +62,22 @@ class CheckedCollector(Collector):
             DivergedError: for NaN or infinity in a batch or in the observation the policy acts on next.
         """
         batches = super().iterator()
-        read = list(self.policy.in_keys)
+        policy_keys = list(self.policy.in_keys)
         keys: list[NestedKey] = [
-            *(unravel_key(("next", key)) for key in (*read, *self.env.reward_keys)),
-            *read,
+            *(unravel_key(("next", key)) for key in (*policy_keys, *self.env.reward_keys)),
+            *policy_keys,
         ]
         while True:
-            before = self._frames
+            frames = self._frames
             try:
                 batch = next(batches)
             except Exception:  # for example from a distribution over NaN
-                self.check_start(read)
+                self.check_start(policy_keys)
                 raise
-            check_finite(batch, keys, frames=before, of=self.label)
-            self.check_start(read)
+            check_finite(batch, keys, frames=frames, of=self.label)
+            self.check_start(policy_keys)
             yield batch
 
-    def check_start(self, read: Sequence[NestedKey]) -> None:
+    def check_start(self, policy_keys: Sequence[NestedKey]) -> None:
         """Checks the observations that the policy acts on next."""
-        check_finite(self._carrier.unsqueeze(-1), read, frames=self._frames, of=self.label)
+        check_finite(self._carrier.unsqueeze(-1), policy_keys, frames=self._frames, of=self.label)

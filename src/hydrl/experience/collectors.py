@@ -1,7 +1,4 @@
-"""Collectors: TorchRL's, in this process or in several worker processes.
-
-``train.py`` uses nothing of a collector but the :class:`Collector` protocol.
-"""
+"""Collectors: TorchRL's, in this process or in worker processes, behind one protocol for ``train.py``."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +21,7 @@ class Collector(Protocol):
     """Protocol of everything that returns batches to the training loop.
 
     Attributes:
-        restart_reason: why checkpoints cannot hold the running episodes; ``None`` if they can, or if there
+        restart_reason: why checkpoints cannot contain the running episodes; ``None`` if they can, or if there
             are none.
         steps_env: whether it steps the training environment in this process.
     """
@@ -42,7 +39,7 @@ class Collector(Protocol):
         """The state after the last batch, as tensors and plain containers.
 
         Args:
-            running: whether the running episodes are part of it.
+            running: whether to include the running episodes.
         """
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -67,38 +64,34 @@ def make_collector(
     worker_timeout: float = inf,
     stop: Callable[[], None] | None = None,
 ) -> Collector:
-    """Collector in this process over ``env``, or in ``num_workers`` processes over environments of their own.
+    """Makes a collector over ``env`` in this process, or over other environments in worker processes.
 
-    A batch of synchronous workers joins the batches of all; an asynchronous one is one worker's, collected
-    with an older policy.
+    A batch is ``[time]``, ``[envs, time]`` or, of synchronous workers, ``[workers, ...]``; a batch of
+    asynchronous workers is one worker's, collected with an older policy.
 
     Args:
         env: seeded, with an initialized normalizer; closed here if workers collect.
         make_env: ``make_env(seed=...)`` builds a worker's environment with the same statistics.
         policy: the actor with its exploration.
         frames_per_batch: frames of all environments and workers together.
-        init_random_frames: frames of random actions before the policy takes over.
-        num_envs: environments stepped together in each process, as in ``env`` and ``make_env``.
+        init_random_frames: frames of random actions before the policy acts.
+        num_envs: environments stepped together in each process.
         seed: seed of the run; each worker derives its own.
         device: device of policy and batches.
         num_workers: number of processes; ``None`` collects in this one.
         sync: whether workers wait for each other.
         worker_timeout: seconds a worker may take to start, or for one batch.
-        stop: called twice a second while the run waits for workers; an exception of it ends the wait.
-
-    Returns:
-        Endless iterable over batches ``[time]``, ``[envs, time]`` or, for synchronous workers,
-        ``[workers, ...]``: joined along time, advantages would leak from one worker into the next.
+        stop: called twice a second while the run waits for workers; its exceptions end the wait.
 
     Raises:
-        WorkerError: here or while iterating, when a worker dies or hangs.
+        WorkerError: when a worker dies or hangs, here or while iterating.
         DivergedError: while iterating, for NaN or infinity.
     """
     options: dict[str, Any] = {"frames_per_batch": frames_per_batch, "total_frames": -1, "split_trajs": False}
     options |= {"init_random_frames": init_random_frames or None, "device": device}
-    options["auto_register_policy_transforms"] = needs_episode_starts(policy)
-    if (others := opponent_pool(env)) is not None:
-        others.check(policy, env)
+    options |= {"auto_register_policy_transforms": needs_episode_starts(policy)}
+    if (pool := opponent_pool(env)) is not None:
+        pool.check(policy, env)
     if num_workers is None:
         # Trajectory ids cost 6-10 % of acting; only joining workers' batches needs them.
         return CheckedCollector(env, policy, track_traj_ids=False, **options)

@@ -1,4 +1,4 @@
-"""Episode ids of replay-buffer rows, for sampling sequences and for episode statistics."""
+"""Episode ids of replay-buffer rows, for sequences and episode statistics."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,16 +10,15 @@ from torchrl.data import ReplayBuffer
 from torchrl.data.replay_buffers import RandomSampler, Storage
 
 EPISODE = "episode"  # entry of a row; TorchRL's slice samplers read it too
-# Entry of a dataset's row: the return of its episode from this row on, in the environment's own units.
+# Entry of a dataset's row: its episode's return from this row on, in the environment's own units.
 RETURN_TO_GO = "return_to_go"
 
 
 class EpisodeCounter:
-    """Assigns episode ids to the rows of environments that are stepped together.
+    """Counter that assigns episode ids to the rows of environments stepped together.
 
-    An id belongs to one environment. Rows are stored environment by environment, batch by batch, in time
-    order, so the rows of an id are in time order too. If a batch does not continue the last observation, as
-    with another worker or after a reset, new episodes begin.
+    The rows of an id are in time order. If a batch does not continue the last observation, as with another
+    worker or after a reset, new episodes begin.
     """
 
     def __init__(self) -> None:
@@ -29,26 +28,26 @@ class EpisodeCounter:
     def add_episode_ids(self, batch: TensorDictBase) -> TensorDictBase:
         """Copy of a fresh batch, ``[time]`` or ``[..., time]``, with the entry ``episode``, ``int32``."""
         rows = batch.reshape(-1, batch.shape[-1])
-        begins = torch.ones(rows.shape, dtype=torch.bool, device=batch.device)
-        begins[:, 1:] = rows["next", "done"][:, :-1, 0]
-        running, begins[:, 0] = self.running(rows[:, 0])
-        numbers = begins.flatten().cumsum(0, dtype=torch.int32).view_as(begins) + (self.count - 1)
-        numbers = numbers.where(begins.cumsum(1) > 0, running.unsqueeze(1))
-        self.count += int(begins.sum())
+        is_first = torch.ones(rows.shape, dtype=torch.bool, device=batch.device)
+        is_first[:, 1:] = rows["next", "done"][:, :-1, 0]
+        running_ids, is_first[:, 0] = self.running(rows[:, 0])
+        ids = is_first.flatten().cumsum(0, dtype=torch.int32).view_as(is_first) + (self.count - 1)
+        ids = ids.where(is_first.cumsum(1) > 0, running_ids.unsqueeze(1))
+        self.count += int(is_first.sum())
         observed_keys = [key for key in rows["next"].keys(True, True) if key in rows.keys(True, True)]
-        self.last = rows["next"][:, -1].select("done", *observed_keys).clone().set(EPISODE, numbers[:, -1])
-        return batch.copy().set(EPISODE, numbers.view(batch.shape))
+        self.last = rows["next"][:, -1].select("done", *observed_keys).clone().set(EPISODE, ids[:, -1])
+        return batch.copy().set(EPISODE, ids.view(batch.shape))
 
-    def running(self, first: TensorDictBase) -> tuple[Tensor, Tensor]:
+    def running(self, first_rows: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Ids of the running episodes, and whether the first rows begin new ones, both ``[envs]``."""
-        begins = torch.ones(first.shape, dtype=torch.bool, device=first.device)
-        if self.last is None or self.last.shape != first.shape:
-            return torch.zeros_like(begins, dtype=torch.int32), begins
-        last = self.last.to(first.device)
-        begins = last["done"][:, 0]
+        is_first = torch.ones(first_rows.shape, dtype=torch.bool, device=first_rows.device)
+        if self.last is None or self.last.shape != first_rows.shape:
+            return torch.zeros_like(is_first, dtype=torch.int32), is_first
+        last = self.last.to(first_rows.device)
+        is_first = last["done"][:, 0]
         for key in (key for key in last.keys(True, True) if key not in (EPISODE, "done")):
-            begins = begins | (first[key] != last[key]).flatten(1).any(-1)
-        return last[EPISODE], begins
+            is_first = is_first | (first_rows[key] != last[key]).flatten(1).any(-1)
+        return last[EPISODE], is_first
 
     def state_dict(self) -> dict[str, Any]:
         """The number of episodes and the running ones."""
@@ -74,11 +73,11 @@ def complete_episodes(rows: TensorDictBase) -> TensorDictBase:
     """
     rows = rows[rows[EPISODE].argsort(stable=True)]
     if RETURN_TO_GO not in rows.keys():  # noqa: SIM118 - a tensordict's keys
-        _, place, counts = rows[EPISODE].unique_consecutive(return_inverse=True, return_counts=True)
-        after = rows["next"][counts.cumsum(0) - 1]
-        over = after["done"] & ~after.get("cut_short", torch.zeros_like(after["done"]))
-        returned = after["episode_reward"].masked_fill(~over, torch.nan)
-        rows = rows.set(RETURN_TO_GO, returned[place] - rows["episode_reward"])
+        _, positions, counts = rows[EPISODE].unique_consecutive(return_inverse=True, return_counts=True)
+        last_rows = rows["next"][counts.cumsum(0) - 1]
+        is_complete = last_rows["done"] & ~last_rows.get("cut_short", torch.zeros_like(last_rows["done"]))
+        episode_returns = last_rows["episode_reward"].masked_fill(~is_complete, torch.nan)
+        rows = rows.set(RETURN_TO_GO, episode_returns[positions] - rows["episode_reward"])
     return rows[rows[RETURN_TO_GO].isfinite().squeeze(-1)]
 
 
@@ -97,13 +96,13 @@ class EpisodeWindows(RandomSampler):
         super().__init__()
         counts = episodes.unique_consecutive(return_counts=True)[1]
         ends = counts.cumsum(0)
-        row, self.last = torch.arange(len(episodes)), (ends - 1).repeat_interleave(counts)
-        begins = (ends - counts).repeat_interleave(counts)
-        self.starts = row[(row + sequence - 1 <= self.last) | (row == begins)]
-        self.ahead = torch.arange(sequence)
+        indices, self.last = torch.arange(len(episodes)), (ends - 1).repeat_interleave(counts)
+        starts = (ends - counts).repeat_interleave(counts)
+        self.starts = indices[(indices + sequence - 1 <= self.last) | (indices == starts)]
+        self.offsets = torch.arange(sequence)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Indices of ``batch_size`` rows, window after window."""
-        drawn = self.starts[torch.randint(len(self.starts), (batch_size // len(self.ahead),))].unsqueeze(1)
-        rows, last = drawn + self.ahead, self.last[drawn]
+        drawn = self.starts[torch.randint(len(self.starts), (batch_size // len(self.offsets),))].unsqueeze(1)
+        rows, last = drawn + self.offsets, self.last[drawn]
         return rows.minimum(last).flatten(), {("collector", "mask"): (rows <= last).flatten()}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
-# Slow imports of the server. None opens what its forks could not share, as MuJoCo opens a display.
+# Slow imports of the server; none opens anything that its forks could not share, such as a display.
 PRELOAD_MODULES = [
     "hydrl.experience.forkserver_preload",
     "gymnasium",
@@ -24,7 +24,7 @@ LIBC = ctypes.CDLL(None)  # loaded before any fork, where that is safe
 
 
 def end_with_parent() -> None:
-    """For a new process: it gets SIGTERM when its parent is gone, even by SIGKILL."""
+    """Makes this process get SIGTERM when its parent ends, even by SIGKILL."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -35,8 +35,8 @@ END_WITH_PARENT = end_with_parent if sys.platform == "linux" else None  # preexe
 def worker_context(*, blocked_signals: set[signal.Signals]) -> Iterator[Any]:
     """Context manager that sets and returns the multiprocessing context, for TorchRL's workers too.
 
-    On Linux it is ``forkserver`` instead of ``spawn`` (set by TorchRL at import): imports are paid for once,
-    and processes share their memory. The server ignores the signals that stop a run, and ends with it.
+    On Linux it is ``forkserver`` instead of ``spawn`` (TorchRL's default): imports are done once, and
+    processes share their memory. The server ignores the signals that stop a run, and ends with it.
 
     Args:
         blocked_signals: signals that this process blocks meanwhile. Forks block all of ``STOP_SIGNALS``.
@@ -59,7 +59,7 @@ def worker_context(*, blocked_signals: set[signal.Signals]) -> Iterator[Any]:
 def start_resource_tracker() -> None:
     """Starts Python's resource tracker with SIGHUP blocked, as it blocks SIGINT and SIGTERM itself.
 
-    If a closed terminal ended it, Python would print warnings about what the next tracker does not know.
+    If closing the terminal ended it, Python would print warnings about unknown resources.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:

@@ -30,14 +30,14 @@ class FrameDedup(Transform):
     Args:
         rows: storage of the rows.
         keys: image entries, all of the same stack size.
-        stacked: stack size ``k``; 1 without stacking.
+        stack_size: ``k``, frames in a stack; 1 without stacking.
     """
 
-    def __init__(self, rows: TensorStorage, keys: Sequence[NestedKey], stacked: int) -> None:
+    def __init__(self, rows: TensorStorage, keys: Sequence[NestedKey], stack_size: int) -> None:
         super().__init__(in_keys=[], out_keys=[])
-        self.rows, self.keys, self.stacked = rows, list(keys), stacked
+        self.rows, self.keys, self.stacked = rows, list(keys), stack_size
         self.buffer = ReplayBuffer(storage=self.make_storage(int(FRAMES_PER_ROW * rows.max_size)))
-        self.last: Tensor | None = None  # frame numbers of each environment's last observation, [envs, k]
+        self.last: Tensor | None = None  # frames of each environment's last observation, [envs, k]
         self.oldest_needed = 0  # rows have no lower frame number; updated when space is short
 
     def deduplicate(self, batch: TensorDictBase) -> TensorDictBase:
@@ -48,36 +48,38 @@ class FrameDedup(Transform):
         Args:
             batch: ``[time]``, ``[envs, time]`` or one dimension more in front.
         """
-        now, after = (
+        observations, next_observations = (
             data.select(*self.keys).reshape(-1, batch.shape[-1]) for data in (batch, batch.get("next"))
         )
-        last = self.last if self.last is not None and len(self.last) == len(now) else None
-        moved = self.equal_stacks(after, now, by=1)
-        known = torch.zeros_like(moved)
-        known[:, 1:] = self.equal_stacks(now[:, 1:], after[:, :-1])
+        last = self.last if self.last is not None and len(self.last) == len(observations) else None
+        is_shifted = self.equal_stacks(next_observations, observations, by=1)
+        is_known = torch.zeros_like(is_shifted)
+        is_known[:, 1:] = self.equal_stacks(observations[:, 1:], next_observations[:, :-1])
         if last is not None:
-            known[:, 0] = self.equal_stacks(now[:, 0], self.read_stacks(last).to(known.device))
+            is_known[:, 0] = self.equal_stacks(observations[:, 0], self.read_stacks(last).to(is_known.device))
 
         # New frames: none of a known stack, the last of a stack that moved on by one, all of any other.
-        whole = torch.stack([~known, ~moved], -1)
-        still = torch.zeros_like(whole)
-        for part, observations in enumerate((now, after)):
-            still[..., part][whole[..., part]] = self.is_constant(observations[whole[..., part]])
-        new = (whole & ~still).unsqueeze(-1).repeat(1, 1, 1, self.stacked)
-        new[..., -1] = torch.stack([~known, torch.ones_like(moved)], -1)
-        numbers = self.buffer.write_count - 1 + new.flatten().cumsum(0).view_as(new)
-        numbers = torch.where(still.unsqueeze(-1), numbers[..., -1:], numbers)
-        numbers = reuse_numbers(numbers, known, moved, last)
-        self.last = numbers[:, -1, 1]
+        is_new_stack = torch.stack([~is_known, ~is_shifted], -1)
+        is_constant = torch.zeros_like(is_new_stack)
+        for index, stack_pair in enumerate((observations, next_observations)):
+            is_constant[..., index][is_new_stack[..., index]] = self.is_constant(
+                stack_pair[is_new_stack[..., index]]
+            )
+        new = (is_new_stack & ~is_constant).unsqueeze(-1).repeat(1, 1, 1, self.stacked)
+        new[..., -1] = torch.stack([~is_known, torch.ones_like(is_shifted)], -1)
+        frame_ids = self.buffer.write_count - 1 + new.flatten().cumsum(0).view_as(new)
+        frame_ids = torch.where(is_constant.unsqueeze(-1), frame_ids[..., -1:], frame_ids)
+        frame_ids = reuse_numbers(frame_ids, is_known, is_shifted, last)
+        self.last = frame_ids[:, -1, 1]
 
-        chosen, new_frames = new.flatten().nonzero()[:, 0], {}
+        new_indices, new_frames = new.flatten().nonzero()[:, 0], {}
         for key in self.keys:
-            both = torch.stack([now.get(key), after.get(key)], 2)
-            new_frames[key] = self.split_stacks(both).flatten(0, 3).index_select(0, chosen)
+            stacks = torch.stack([observations.get(key), next_observations.get(key)], 2)
+            new_frames[key] = self.split_stacks(stacks).flatten(0, 3).index_select(0, new_indices)
         self.store(new_frames)
         rows = batch.copy().exclude(*RECOMPUTED_KEYS)
-        for part, target in enumerate((rows, rows.get("next"))):
-            target.update(dict.fromkeys(self.keys, numbers[..., part, :].reshape(*batch.shape, -1)))
+        for index, target in enumerate((rows, rows.get("next"))):
+            target.update(dict.fromkeys(self.keys, frame_ids[..., index, :].reshape(*batch.shape, -1)))
         return rows
 
     def forward(self, rows: TensorDictBase) -> TensorDictBase:
@@ -85,19 +87,19 @@ class FrameDedup(Transform):
         key = self.keys[0]
         if rows.get(key).dtype == torch.uint8:
             return rows
-        numbers = torch.stack([rows.get(key), rows.get("next").get(key)])
-        now, after = self.read_stacks(numbers).unbind(0)
-        rows = rows.copy().update(now)
-        rows.get("next").update(after)
+        frame_ids = torch.stack([rows.get(key), rows.get("next").get(key)])
+        observations, next_observations = self.read_stacks(frame_ids).unbind(0)
+        rows = rows.copy().update(observations)
+        rows.get("next").update(next_observations)
         return rows
 
-    def read_stacks(self, numbers: Tensor) -> TensorDict:
+    def read_stacks(self, frame_ids: Tensor) -> TensorDict:
         """Images ``[..., k * C, H, W]`` of frame numbers ``[..., k]``."""
-        shape, places = numbers.shape, self.slots(numbers.flatten())
+        shape, indices = frame_ids.shape, self.slots(frame_ids.flatten())
         stored, images = self.buffer.storage.get(slice(None)), {}
         for key in self.keys:
             column = stored.get(key)
-            frames = column.index_select(0, places.to(column.device))  # 20 times faster than column[places]
+            frames = column.index_select(0, indices.to(column.device))  # 20 times faster than column[places]
             images[key] = frames.unflatten(0, shape).flatten(len(shape) - 1, len(shape))
         return TensorDict(images, shape[:-1])
 
@@ -109,9 +111,9 @@ class FrameDedup(Transform):
         """Whether stacks of ``some``, shifted by ``by`` frames, equal those of ``others``."""
         equal = []
         for key in self.keys:
-            one, other = self.split_stacks(some.get(key)), self.split_stacks(others.get(key))
-            one, other = one[..., : self.stacked - by, :, :, :], other[..., by:, :, :, :]
-            equal.append((one ^ other).flatten(some.ndim).any(-1) == 0)  # six times faster than ==
+            frames, other_frames = self.split_stacks(some.get(key)), self.split_stacks(others.get(key))
+            frames, other_frames = frames[..., : self.stacked - by, :, :, :], other_frames[..., by:, :, :, :]
+            equal.append((frames ^ other_frames).flatten(some.ndim).any(-1) == 0)  # six times faster than ==
         return torch.stack(equal).all(0)
 
     def is_constant(self, stacks: TensorDictBase) -> Tensor:
@@ -122,25 +124,25 @@ class FrameDedup(Transform):
 
     def store(self, frames: Mapping[NestedKey, Tensor]) -> None:
         """Writes new frames, ``[frames, C, H, W]``, without overwriting any that a row refers to."""
-        first = frames[self.keys[0]]
-        end, room = self.buffer.write_count + len(first), self.buffer.storage.max_size
-        if end - self.oldest_needed > room and len(self.rows):
+        images = frames[self.keys[0]]
+        new_count, capacity = self.buffer.write_count + len(images), self.buffer.storage.max_size
+        if new_count - self.oldest_needed > capacity and len(self.rows):
             # The oldest that a row refers to. Rows not yet stored (n-step) refer to later ones only, for the
             # buffer holds earlier steps of every environment.
             self.oldest_needed = int(self.rows.get(slice(None)).get(self.keys[0]).min())
-        if end - self.oldest_needed > room:
-            self.grow(11 * (end - self.oldest_needed) // 10)
-        self.buffer.extend(TensorDict(dict(frames), [len(first)], device=first.device))
+        if new_count - self.oldest_needed > capacity:
+            self.grow(11 * (new_count - self.oldest_needed) // 10)
+        self.buffer.extend(TensorDict(dict(frames), [len(images)], device=images.device))
 
     def grow(self, capacity: int) -> None:
         """Moves the frames still needed to a larger storage."""
-        old, end = self.buffer.storage, self.buffer.write_count
-        new = self.make_storage(capacity)
-        for numbers in torch.arange(self.oldest_needed, end).split(COPY_CHUNK) if end else ():
-            new.set(numbers - self.oldest_needed, old.get(self.slots(numbers)))
-        self.switch_storage(new, end - self.oldest_needed, end)
-        if isinstance(old, LazyMemmapStorage) and old.scratch_dir:
-            shutil.rmtree(old.scratch_dir, ignore_errors=True)
+        old_storage, count = self.buffer.storage, self.buffer.write_count
+        new_storage = self.make_storage(capacity)
+        for frame_ids in torch.arange(self.oldest_needed, count).split(COPY_CHUNK) if count else ():
+            new_storage.set(frame_ids - self.oldest_needed, old_storage.get(self.slots(frame_ids)))
+        self.switch_storage(new_storage, count - self.oldest_needed, count)
+        if isinstance(old_storage, LazyMemmapStorage) and old_storage.scratch_dir:
+            shutil.rmtree(old_storage.scratch_dir, ignore_errors=True)
 
     def switch_storage(self, storage: TensorStorage, cursor: int, count: int) -> None:
         """Continues writing in another storage: frame number ``count`` goes to index ``cursor``."""
@@ -155,9 +157,9 @@ class FrameDedup(Transform):
         folder = self.rows.scratch_dir and Path(self.rows.scratch_dir, f"frames-{capacity}")
         return LazyMemmapStorage(capacity, scratch_dir=folder, existsok=True)
 
-    def slots(self, numbers: Tensor) -> Tensor:
+    def slots(self, row_ids: Tensor) -> Tensor:
         """Storage indices of frame numbers."""
-        return slots(self.buffer, numbers)
+        return slots(self.buffer, row_ids)
 
     def state(self) -> dict[str, Any]:
         """Everything but the frames themselves, as plain values."""
@@ -179,30 +181,32 @@ class FrameDedup(Transform):
         self.switch_storage(self.make_storage(state["capacity"]), state["cursor"], state["count"])
 
 
-def reuse_numbers(numbers: Tensor, known: Tensor, moved: Tensor, last: Tensor | None) -> Tensor:
+def reuse_numbers(frame_ids: Tensor, is_known: Tensor, is_shifted: Tensor, last: Tensor | None) -> Tensor:
     """Frame numbers in which repeated frames have the number of their first occurrence.
 
     Args:
-        numbers: numbers as if no frame repeated, of observations and next observations,
+        frame_ids: numbers as if no frame repeated, of observations and next observations,
             ``[envs, time, 2, k]``.
-        known: whether a row's observation equals the previous row's next observation, ``[envs, time]``.
-        moved: whether the next observation is the observation moved on by one frame, ``[envs, time]``.
+        is_known: whether a row's observation equals the previous row's next observation, ``[envs, time]``.
+        is_shifted: whether the next observation is the observation shifted by one frame, ``[envs, time]``.
         last: frame numbers of the observations before the first row, ``[envs, k]``, if there are any.
     """
-    numbers = numbers.clone()
-    before = numbers[:, 0, 0] if last is None else last.to(numbers.device)
-    for t in range(numbers.shape[1]):
-        own, after = numbers[:, t].unbind(1)
-        own = torch.where(known[:, t, None], before, own)
-        before = torch.where(moved[:, t, None], torch.cat([own[:, 1:], after[:, -1:]], -1), after)
-        numbers[:, t] = torch.stack([own, before], 1)
-    return numbers
+    frame_ids = frame_ids.clone()
+    previous = frame_ids[:, 0, 0] if last is None else last.to(frame_ids.device)
+    for step in range(frame_ids.shape[1]):
+        ids, next_ids = frame_ids[:, step].unbind(1)
+        ids = torch.where(is_known[:, step, None], previous, ids)
+        previous = torch.where(
+            is_shifted[:, step, None], torch.cat([ids[:, 1:], next_ids[:, -1:]], -1), next_ids
+        )
+        frame_ids[:, step] = torch.stack([ids, previous], 1)
+    return frame_ids
 
 
-def slots(buffer: ReplayBuffer, numbers: Tensor) -> Tensor:
+def slots(buffer: ReplayBuffer, row_ids: Tensor) -> Tensor:
     """Storage indices of rows by their numbers in writing order, counted from the first ever written."""
     writer = buffer.writer.state_dict()
-    return (numbers + writer["_cursor"] - writer["_write_count"]) % buffer.storage.max_size
+    return (row_ids + writer["_cursor"] - writer["_write_count"]) % buffer.storage.max_size
 
 
 def drop_unread_keys(batch: TensorDictBase, loss: nn.Module) -> TensorDictBase:
@@ -212,9 +216,9 @@ def drop_unread_keys(batch: TensorDictBase, loss: nn.Module) -> TensorDictBase:
     """
     rows = batch.exclude(*RECOMPUTED_KEYS)
     if type(loss).__module__.startswith("torchrl."):
-        after = rows.get("next")
-        image_keys = [key for key, entry in after.items(True, True) if entry.ndim == batch.ndim + 3]
-        rows.set("next", after.exclude(*image_keys))
+        next_rows = rows.get("next")
+        image_keys = [key for key, entry in next_rows.items(True, True) if entry.ndim == batch.ndim + 3]
+        rows.set("next", next_rows.exclude(*image_keys))
     return rows
 
 

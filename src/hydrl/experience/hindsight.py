@@ -18,7 +18,6 @@ from torchrl.data import ReplayBuffer, TensorStorage
 from torchrl.envs import (
     BinarizeReward,
     DoubleToFloat,
-    GymWrapper,
     RewardClipping,
     RewardScaling,
     RewardSum,
@@ -29,11 +28,11 @@ from torchrl.envs import (
 
 from hydrl.errors import UserError
 from hydrl.experience.frame_dedup import slots
-from hydrl.specs import is_vector, observation_keys
+from hydrl.specs import first_gym_env, is_vector, observation_keys
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 ROW_IDS = "hindsight"  # nested entry of a row: its number ("row") and that of its episode's first row
-MIN_EQUAL_REWARDS = 0.99  # share of rewards that compute_reward has to reproduce; thresholds may round
+MIN_EQUAL_REWARDS = 0.99  # share of rewards that compute_reward must reproduce; thresholds may round
 SCALING = (RewardScaling, RewardClipping, SignTransform, BinarizeReward)  # act on one reward at a time
 
 
@@ -68,7 +67,7 @@ class Hindsight(Transform):
     def __init__(self, ratio: float, strategy: Literal["future", "final"]) -> None:
         super().__init__(in_keys=[], out_keys=[])
         self.ratio, self.strategy = ratio, strategy
-        self.envs = self.steps = 1
+        self.num_envs = self.batch_steps = 1
 
     def attach(self, buffer: ReplayBuffer, env: TransformedEnv) -> None:
         """Connects the transform to its buffer and to the environment's reward function.
@@ -76,12 +75,12 @@ class Hindsight(Transform):
         Raises:
             UserError: for an environment without goals, or transforms that change goals.
         """
-        task = goal_env(env)
+        gym_env = goal_env(env)
         check_transforms(env)
         self.buffer, self.keys = buffer, [*observation_keys(env), "step_count"]
         scaling = [transform for transform in env.transform if isinstance(transform, SCALING)]
-        self.compute_rewards = partial(compute_rewards, task, scaling)
-        self.compute_terminated = partial(compute_terminated, task)
+        self.compute_rewards = partial(compute_rewards, gym_env, scaling)
+        self.compute_terminated = partial(compute_terminated, gym_env)
 
     def add_row_ids(self, batch: TensorDictBase) -> TensorDictBase:
         """Copy of a fresh batch, ``[time]`` or ``[..., time]``, with row and episode numbers.
@@ -90,35 +89,35 @@ class Hindsight(Transform):
             UserError: if ``compute_reward`` does not reproduce the environment's rewards.
         """
         rows = batch.reshape(-1, batch.shape[-1])
-        self.envs, self.steps = rows.shape
-        written = self.buffer.write_count
-        numbers = torch.arange(written, written + rows.numel(), device=batch.device).view(rows.shape)
-        begins = torch.ones_like(numbers, dtype=torch.bool)
-        begins[:, 1:] = rows["next", "done"][:, :-1, 0]
-        episodes = numbers.where(begins, -1)
-        episodes[:, 0] = self.running(rows[:, 0], numbers[:, 0])
-        episodes = episodes.cummax(-1).values
-        after = rows["next"]
+        self.num_envs, self.batch_steps = rows.shape
+        first_id = self.buffer.write_count
+        row_ids = torch.arange(first_id, first_id + rows.numel(), device=batch.device).view(rows.shape)
+        is_first = torch.ones_like(row_ids, dtype=torch.bool)
+        is_first[:, 1:] = rows["next", "done"][:, :-1, 0]
+        episode_ids = row_ids.where(is_first, -1)
+        episode_ids[:, 0] = self.running(rows[:, 0], row_ids[:, 0])
+        episode_ids = episode_ids.cummax(-1).values
+        next_rows = rows["next"]
         self.check_rewards(
-            after[ACHIEVED].flatten(0, 1), rows[DESIRED].flatten(0, 1), after["reward"].flatten(0, 1)
+            next_rows[ACHIEVED].flatten(0, 1), rows[DESIRED].flatten(0, 1), next_rows["reward"].flatten(0, 1)
         )
-        place = TensorDict({"row": numbers, "episode": episodes}, rows.shape, device=batch.device)
-        return batch.copy().set(ROW_IDS, place.reshape(batch.shape))
+        ids = TensorDict({"row": row_ids, "episode": episode_ids}, rows.shape, device=batch.device)
+        return batch.copy().set(ROW_IDS, ids.reshape(batch.shape))
 
-    def running(self, first: TensorDictBase, numbers: Tensor) -> Tensor:
-        """Episode numbers of a batch's first rows, ``[envs]``: the running episode's if observations go on.
+    def running(self, first_rows: TensorDictBase, row_ids: Tensor) -> Tensor:
+        """Episode numbers of a batch's first rows, ``[envs]``: the running episode's if it continues.
 
         For another worker's environments, new episodes begin.
         """
         if not len(self.buffer):
-            return numbers
-        envs = torch.arange(self.envs)
-        last = self.buffer.storage.get(slots(self.buffer, self.row_id(envs, self.steps_per_env - 1)))
-        last = last.to(numbers.device)
-        goes_on = ~last["next", "done"][:, 0]
-        for key in (key for key in self.keys if key in first.keys(True)):
-            goes_on &= (first[key] == last["next"][key]).flatten(1).all(-1)
-        return last[ROW_IDS, "episode"].where(goes_on, numbers)
+            return row_ids
+        envs = torch.arange(self.num_envs)
+        last_rows = self.buffer.storage.get(slots(self.buffer, self.row_id(envs, self.steps_per_env - 1)))
+        last_rows = last_rows.to(row_ids.device)
+        continues = ~last_rows["next", "done"][:, 0]
+        for key in (key for key in self.keys if key in first_rows.keys(True)):
+            continues &= (first_rows[key] == last_rows["next"][key]).flatten(1).all(-1)
+        return last_rows[ROW_IDS, "episode"].where(continues, row_ids)
 
     def check_rewards(self, achieved: Tensor, desired: Tensor, rewards: Tensor) -> None:
         """Compares ``compute_reward`` with the environment's rewards, ``[rows, 1]``.
@@ -127,69 +126,80 @@ class Hindsight(Transform):
             UserError: if too many differ.
         """
         recomputed = self.compute_rewards(achieved, desired)
-        same = torch.isclose(recomputed, rewards, rtol=1e-3, atol=1e-4)
-        if same.float().mean() < MIN_EQUAL_REWARDS:
-            odd = int((~same).flatten().nonzero()[0])
+        is_equal = torch.isclose(recomputed, rewards, rtol=1e-3, atol=1e-4)
+        if is_equal.float().mean() < MIN_EQUAL_REWARDS:
+            index = int((~is_equal).flatten().nonzero()[0])
             raise UserError(
-                f"buffer=hindsight: step returned the reward {rewards[odd].item():g}, but compute_reward of "
-                f"the achieved goal returns {recomputed[odd].item():g}. Remove wrappers that change rewards, "
-                "and score the state that a step leads to."
+                f"buffer=hindsight: step returned the reward {rewards[index].item():g}, but compute_reward "
+                f"of the achieved goal returns {recomputed[index].item():g}. Remove wrappers that change "
+                "rewards, and score the state that a step leads to."
             )
 
     def forward(self, rows: TensorDictBase) -> TensorDictBase:
         """Sampled rows, ``[rows]``, a share of them relabelled."""
-        number, episode = rows[ROW_IDS, "row"], rows[ROW_IDS, "episode"]
-        chosen = torch.rand(number.shape, device=number.device) < self.ratio
-        env, time = self.env_and_time(number)
-        ahead = self.steps_to_end(env, time, episode)
+        row_ids, episode_ids = rows[ROW_IDS, "row"], rows[ROW_IDS, "episode"]
+        is_relabelled = torch.rand(row_ids.shape, device=row_ids.device) < self.ratio
+        env, time = self.env_and_time(row_ids)
+        steps_ahead = self.steps_to_end(env, time, episode_ids)
         if self.strategy == "future":
-            ahead = (torch.rand(ahead.shape, device=ahead.device) * (ahead + 1)).long()
-        goal = self.entry(("next", ACHIEVED), self.row_id(env, time + ahead))
-        chosen = chosen.unsqueeze(-1)
-        goal = goal.where(chosen, rows[DESIRED])
-        after = rows["next"]
-        achieved = after[ACHIEVED]
-        reward = self.compute_rewards(achieved, goal).where(chosen, after["reward"])
-        changed = {DESIRED: goal, "reward": reward} | self.terminated(rows, goal, chosen)
-        return rows.exclude(ROW_IDS).set(DESIRED, goal).set("next", after.copy().update(changed))
+            share = torch.rand(steps_ahead.shape, device=steps_ahead.device)
+            steps_ahead = (share * (steps_ahead + 1)).long()
+        goal = self.entry(("next", ACHIEVED), self.row_id(env, time + steps_ahead))
+        is_relabelled = is_relabelled.unsqueeze(-1)
+        goal = goal.where(is_relabelled, rows[DESIRED])
+        next_rows = rows["next"]
+        achieved = next_rows[ACHIEVED]
+        reward = self.compute_rewards(achieved, goal).where(is_relabelled, next_rows["reward"])
+        relabelled = {DESIRED: goal, "reward": reward} | self.terminated(rows, goal, is_relabelled)
+        return rows.exclude(ROW_IDS).set(DESIRED, goal).set("next", next_rows.copy().update(relabelled))
 
-    def terminated(self, rows: TensorDictBase, goal: Tensor, chosen: Tensor) -> dict[str, Tensor]:
+    def terminated(self, rows: TensorDictBase, goal: Tensor, is_relabelled: Tensor) -> dict[str, Tensor]:
         """``terminated`` and ``done`` of relabelled rows; empty without ``compute_terminated``."""
-        after = rows["next"]
-        terminated_before, reached = after["terminated"], after[ACHIEVED]
-        then, now = self.compute_terminated(reached, rows[DESIRED]), self.compute_terminated(reached, goal)
-        if then is None or now is None:
+        next_rows = rows["next"]
+        terminated_before, achieved = next_rows["terminated"], next_rows[ACHIEVED]
+        terminated_then = self.compute_terminated(achieved, rows[DESIRED])
+        terminated_now = self.compute_terminated(achieved, goal)
+        if terminated_then is None or terminated_now is None:
             return {}
-        terminated = ((terminated_before & ~then) | now).where(chosen, terminated_before)
-        return {"terminated": terminated, "done": terminated | after["truncated"]}
+        terminated = ((terminated_before & ~terminated_then) | terminated_now).where(
+            is_relabelled, terminated_before
+        )
+        return {"terminated": terminated, "done": terminated | next_rows["truncated"]}
 
     @property
     def steps_per_env(self) -> int:
         """Steps written so far for each environment."""
-        return self.buffer.write_count // self.envs
+        return self.buffer.write_count // self.num_envs
 
-    def env_and_time(self, number: Tensor) -> tuple[Tensor, Tensor]:
+    def env_and_time(self, row_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Environment and time step of a row number."""
-        batch = self.envs * self.steps
-        return number // self.steps % self.envs, number // batch * self.steps + number % self.steps
+        batch = self.num_envs * self.batch_steps
+        return (
+            row_ids // self.batch_steps % self.num_envs,
+            row_ids // batch * self.batch_steps + row_ids % self.batch_steps,
+        )
 
     def row_id(self, env: Tensor, time: Tensor | int) -> Tensor:
         """Row number of an environment's time step."""
-        return time // self.steps * self.envs * self.steps + env * self.steps + time % self.steps
+        return (
+            time // self.batch_steps * self.num_envs * self.batch_steps
+            + env * self.batch_steps
+            + time % self.batch_steps
+        )
 
     def steps_to_end(self, env: Tensor, time: Tensor, episode: Tensor) -> Tensor:
         """Steps left in the same episode, by binary search over its consecutive rows."""
-        least, most = torch.zeros_like(time), self.steps_per_env - 1 - time
-        for _ in range(int(most.max()).bit_length()):
-            middle = (least + most + 1) // 2
-            same = self.entry((ROW_IDS, "episode"), self.row_id(env, time + middle)) == episode
-            least, most = middle.where(same, least), most.where(same, middle - 1)
-        return least
+        low, high = torch.zeros_like(time), self.steps_per_env - 1 - time
+        for _ in range(int(high.max()).bit_length()):
+            middle = (low + high + 1) // 2
+            is_same = self.entry((ROW_IDS, "episode"), self.row_id(env, time + middle)) == episode
+            low, high = middle.where(is_same, low), high.where(is_same, middle - 1)
+        return low
 
-    def entry(self, key: Any, numbers: Tensor) -> Tensor:
+    def entry(self, key: Any, row_ids: Tensor) -> Tensor:
         """An entry of the rows with these numbers."""
         column = self.buffer.storage.get(slice(None)).get(key)
-        return column.index_select(0, slots(self.buffer, numbers).to(column.device)).to(numbers.device)
+        return column.index_select(0, slots(self.buffer, row_ids).to(column.device)).to(row_ids.device)
 
 
 def find_hindsight(buffer: ReplayBuffer | None) -> Hindsight | None:
@@ -204,22 +214,21 @@ def goal_env(env: TransformedEnv) -> gymnasium.Env:
     Raises:
         UserError: if it has no goals that can be relabelled.
     """
-    task = env.base_env._env if isinstance(env.base_env, GymWrapper) else None
-    task = getattr(task, "envs", [task])[0]
-    leaves = task.get_wrapper_attr("leaves") if task and task.has_wrapper_attr("leaves") else {}
-    if {"observation", ACHIEVED, DESIRED} - leaves.keys() or not task.has_wrapper_attr("compute_reward"):
+    gym_env = first_gym_env(env)
+    leaves = gym_env.get_wrapper_attr("leaves") if gym_env and gym_env.has_wrapper_attr("leaves") else {}
+    if {"observation", ACHIEVED, DESIRED} - leaves.keys() or not gym_env.has_wrapper_attr("compute_reward"):
         raise UserError(
             "buffer=hindsight: it needs a Gymnasium environment that observes observation, achieved_goal and "
             "desired_goal and has compute_reward(achieved_goal, desired_goal, info). Write buffer=replay."
         )
     (_, achieved), (_, desired) = leaves[ACHIEVED], leaves[DESIRED]
-    vectors = all(is_vector(env.observation_spec, key) for key in (ACHIEVED, DESIRED))
-    if not (vectors and isinstance(desired, Box | MultiBinary) and achieved.shape == desired.shape):
+    are_vectors = all(is_vector(env.observation_spec, key) for key in (ACHIEVED, DESIRED))
+    if not (are_vectors and isinstance(desired, Box | MultiBinary) and achieved.shape == desired.shape):
         raise UserError(
             f"buffer=hindsight: achieved_goal is {achieved} and desired_goal {desired}, but both must be a "
             "Box or MultiBinary of one shape, and not images. Write buffer=replay."
         )
-    return task
+    return gym_env
 
 
 def check_transforms(env: TransformedEnv) -> None:
@@ -243,7 +252,7 @@ def check_transforms(env: TransformedEnv) -> None:
 
 
 class UnavailableInfo:
-    """The ``info`` passed to ``compute_reward``: any use raises, for relabelled goals have no info."""
+    """Placeholder of ``info`` for ``compute_reward``: any use raises, as relabelled goals have no info."""
 
     def refuse(self, *_: Any) -> NoReturn:
         """Raises on every access."""
@@ -255,22 +264,22 @@ class UnavailableInfo:
     __getattr__ = __getitem__ = __contains__ = __iter__ = __len__ = __bool__ = refuse
 
 
-def call_goal_method(task: gymnasium.Env, method: str, achieved: Tensor, desired: Tensor) -> np.ndarray:
+def call_goal_method(gym_env: gymnasium.Env, method: str, achieved: Tensor, desired: Tensor) -> np.ndarray:
     """Result of an environment's method for goals ``[rows, size]``, converted to its goal space."""
-    space = task.get_wrapper_attr("leaves")[DESIRED][1]
+    space = gym_env.get_wrapper_attr("leaves")[DESIRED][1]
     goals = [
         goal.numpy(force=True).reshape(-1, *space.shape).astype(space.dtype) for goal in (achieved, desired)
     ]
-    return np.asarray(task.get_wrapper_attr(method)(*goals, UnavailableInfo()))
+    return np.asarray(gym_env.get_wrapper_attr(method)(*goals, UnavailableInfo()))
 
 
 def compute_rewards(
-    task: gymnasium.Env, scaling: list[Transform], achieved: Tensor, desired: Tensor
+    gym_env: gymnasium.Env, scaling: list[Transform], achieved: Tensor, desired: Tensor
 ) -> Tensor:
     """Rewards ``[rows, 1]`` by the environment's ``compute_reward``, scaled as the run's rewards.
 
     Args:
-        task: the Gymnasium environment.
+        gym_env: the Gymnasium environment.
         scaling: reward transforms, in order.
         achieved: achieved goals, ``[rows, size]``.
         desired: desired goals, ``[rows, size]``.
@@ -278,23 +287,23 @@ def compute_rewards(
     Raises:
         UserError: if ``compute_reward`` does not return one reward a row.
     """
-    task_rewards = call_goal_method(task, "compute_reward", achieved, desired)
-    if task_rewards.size != len(achieved):
+    env_rewards = call_goal_method(gym_env, "compute_reward", achieved, desired)
+    if env_rewards.size != len(achieved):
         raise UserError(
-            f"buffer=hindsight: compute_reward returned shape {list(task_rewards.shape)} for goals of shape "
+            f"buffer=hindsight: compute_reward returned shape {list(env_rewards.shape)} for goals of shape "
             f"{list(achieved.shape)}. Return one reward for each row, as by np.linalg.norm(..., axis=-1)."
         )
-    reward = torch.as_tensor(task_rewards, dtype=torch.float32).reshape(-1, 1).to(achieved.device)
+    reward = torch.as_tensor(env_rewards, dtype=torch.float32).reshape(-1, 1).to(achieved.device)
     for transform in scaling:
         reward = transform(TensorDict({"reward": reward}, reward.shape[:1]))["reward"]
     return reward
 
 
-def compute_terminated(task: gymnasium.Env, achieved: Tensor, desired: Tensor) -> Tensor | None:
+def compute_terminated(gym_env: gymnasium.Env, achieved: Tensor, desired: Tensor) -> Tensor | None:
     """Whether goals end an episode, ``[rows, 1]``; ``None`` without a vectorised ``compute_terminated``."""
-    if not task.has_wrapper_attr("compute_terminated"):
+    if not gym_env.has_wrapper_attr("compute_terminated"):
         return None
-    flags = call_goal_method(task, "compute_terminated", achieved, desired)
+    flags = call_goal_method(gym_env, "compute_terminated", achieved, desired)
     if flags.size != len(achieved):
         return None
     return torch.as_tensor(flags, dtype=torch.bool).reshape(-1, 1).to(achieved.device)

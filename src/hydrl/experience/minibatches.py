@@ -48,7 +48,7 @@ class Epochs(Minibatches):
         epochs: passes over the batch.
         size: frames a minibatch; ``frames // size`` of them an epoch.
         advantage: ``each_epoch`` recomputes it with the updated critic, as the TorchRL tutorial does;
-            ``once`` computes it before the first epoch, which is common and cheaper.
+            ``once``, common and cheaper, computes it before the first epoch.
         draw: ``epoch`` samples the whole batch in one call to the buffer and splits it; ``minibatch`` samples
             one after another, as the tutorial does: leftover frames begin the next epoch.
         sequence: consecutive frames that stay together, for recurrent policies; ``None`` samples single
@@ -75,8 +75,8 @@ class Epochs(Minibatches):
 
         Advantages are computed over the whole batch, ``[time]`` or ``[envs, time]``.
         """
-        count, row = batch.numel() // self.size, math.prod(self.row)
-        rows, size = batch.numel() // row, self.size // row
+        count, row_length = batch.numel() // self.size, math.prod(self.row)
+        rows, size = batch.numel() // row_length, self.size // row_length
         for epoch in range(self.epochs):
             if epoch == 0 or self.advantage == "each_epoch":
                 self.estimate_advantages(batch)
@@ -99,8 +99,8 @@ class Epochs(Minibatches):
 def estimate_advantages(batch: TensorDictBase, loss: LossModule) -> None:
     """Writes advantages and value targets by the loss's value estimator into a batch.
 
-    Agents that can end before their episode have done flags of their own, and advantages are standardized
-    over the agents that still act; the loss ignores the others.
+    For agents that can end before their episode it uses their own done flags, and standardizes advantages
+    over those that still act; the loss ignores the others.
 
     Args:
         batch: ``[time]`` or ``[envs, time]``, changed in place.
@@ -112,12 +112,12 @@ def estimate_advantages(batch: TensorDictBase, loss: LossModule) -> None:
     if alive is None:
         loss.value_estimator(batch, params=params, target_params=target)
         return
-    read = batch.copy()
-    following = read["next"]
-    over = ~following[group, ALIVE] | following["done"].unsqueeze(-2)
-    following.update({"done": over, "terminated": following[group, GONE]})
-    loss.value_estimator(read, params=params, target_params=target)
-    batch.update(read.select(keys.value, keys.advantage, keys.value_target))
+    inputs = batch.copy()
+    next_rows = inputs["next"]
+    done = ~next_rows[group, ALIVE] | next_rows["done"].unsqueeze(-2)
+    next_rows.update({"done": done, "terminated": next_rows[group, GONE]})
+    loss.value_estimator(inputs, params=params, target_params=target)
+    batch.update(inputs.select(keys.value, keys.advantage, keys.value_target))
     if getattr(loss.value_estimator, "average_gae", False) and not alive.all():
         standardize_advantages(batch[keys.advantage], alive)
 
@@ -133,7 +133,7 @@ def standardize_advantages(advantage: Tensor, alive: Tensor) -> None:
 
 
 class SupportCheck:
-    """Warns once of returns outside the support of a distributional critic.
+    """Check that warns once of returns outside a distributional critic's support.
 
     Args:
         support: ``[atoms]``, returns.
@@ -150,13 +150,13 @@ class SupportCheck:
         if self.is_done:
             return
         steps = batch.shape[-1]
-        rewards, ends = (
+        rewards, dones = (
             batch["next", key].reshape(-1, steps).cpu().numpy().astype(float) for key in ("reward", "done")
         )
         if len(rewards) != len(self.returns) or ("collector", "traj_ids") in batch.keys(True):
             # Batches of other environments.
             self.returns, self.discount = np.zeros(len(rewards)), np.ones(len(rewards))
-        for reward, end in zip(rewards.T, ends.T, strict=True):
+        for reward, done in zip(rewards.T, dones.T, strict=True):
             self.returns = self.returns + self.discount * reward
             outside = (self.returns < self.low) | (self.returns > self.high)
             if outside.any():
@@ -168,8 +168,8 @@ class SupportCheck:
                 )
                 return
             self.returns, self.discount = (
-                self.returns * (1 - end),
-                np.where(end, 1, self.discount * self.gamma),
+                self.returns * (1 - done),
+                np.where(done, 1, self.discount * self.gamma),
             )
 
 
@@ -182,7 +182,7 @@ class Replay(Minibatches):
 
     Args:
         buffer: the replay buffer.
-        loss: bootstraps from ``n_steps`` on with its own discount.
+        loss: bootstraps after ``n_steps`` with its own discount.
         updates: minibatches a batch.
         size: frames a minibatch.
         warmup_frames: no minibatches while the buffer holds fewer frames.
@@ -212,16 +212,16 @@ class Replay(Minibatches):
         if self.is_prioritized:  # TorchRL silently ignores any other key
             buffer.priority_key = loss.tensor_keys.priority
         self.updates, self.size, self.warmup_frames = updates, size, warmup_frames
-        # Without priorities, sampling one after another gives the same rows. Images of many minibatches need
-        # newly allocated memory at each draw, which costs ten times what assembling them does.
+        # Without priorities, sampling one by one gives the same rows. Images of many minibatches need newly
+        # allocated memory at each draw, which costs ten times as much as assembling them.
         one_by_one = self.frames is not None and not self.is_prioritized
         self.minibatches_per_draw = updates if draw == "batch" and not one_by_one else 1
         support = getattr(getattr(loss, "value_network", None), "support", None)
         self.check_returns = None if support is None else SupportCheck(support, loss.gamma.item())
         self.multi_step: MultiStepTransform | None = None
         if n_steps > 1:
-            # done_keys=[]: done flags move with the n-step next state, or a target would bootstrap from the
-            # state an episode ended in. The padding key is none that an environment may have itself.
+            # done_keys=[]: done flags must move with the n-step next state, else targets would bootstrap from
+            # an episode's last state. No environment has the padding key.
             gamma, padding = loss.value_estimator.gamma.item(), ("collector", "mask")
             self.multi_step = MultiStepTransform(n_steps, gamma, done_keys=[], mask_key=padding)
 
@@ -267,12 +267,12 @@ class Replay(Minibatches):
         self.buffer.update_tensordict_priority(minibatch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The frames that wait for n-step returns, and the running episodes."""
+        """Frames waiting for n-step returns, and the running episodes."""
         waiting = self.multi_step and self.multi_step._buffer
-        own = {} if self.episodes is None else {"episodes": self.episodes.state_dict()}
+        episodes = {} if self.episodes is None else {"episodes": self.episodes.state_dict()}
         if waiting is None:
-            return own
-        return {"waiting": waiting.to_dict(), "shape": tuple(waiting.shape), **own}
+            return episodes
+        return {"waiting": waiting.to_dict(), "shape": tuple(waiting.shape), **episodes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores :meth:`state_dict`; buffers of early versions have no episode ids, and get none."""
@@ -312,8 +312,8 @@ class Mixed(Replay):
         n_steps: int,
         draw: Literal["batch", "minibatch"],
     ) -> None:
-        numbers = {"updates": updates, "size": size, "warmup_frames": warmup_frames, "n_steps": n_steps}
-        super().__init__(buffer, loss, **numbers, draw=draw)
+        options = {"updates": updates, "size": size, "warmup_frames": warmup_frames, "n_steps": n_steps}
+        super().__init__(buffer, loss, **options, draw=draw)
         self.data, self.offline_size = data, round(share * size)
         if not 0 < self.offline_size < size:
             raise UserError(
@@ -326,11 +326,11 @@ class Mixed(Replay):
         """Rows of ``count`` minibatches; in each, the replay buffer's rows come first."""
         online_size = self.size - self.offline_size
         online, offline = self.buffer.sample(count * online_size), self.data.sample(count * self.offline_size)
-        both = [key for key in online.keys(True, True) if key in offline.keys(True, True)]
-        parts = zip(
+        shared_keys = [key for key in online.keys(True, True) if key in offline.keys(True, True)]
+        pairs = zip(
             online.split(online_size), offline.to(online.device).split(self.offline_size), strict=True
         )
-        return torch.cat([rows.select(*both) for pair in parts for rows in pair])
+        return torch.cat([rows.select(*shared_keys) for pair in pairs for rows in pair])
 
 
 class DatasetBatches(Minibatches):

@@ -18,22 +18,22 @@ def fill_loss_keys(rows: TensorDictBase, keys: Any) -> TensorDictBase:
         rows: changed in place and returned.
         keys: the loss's ``tensor_keys``.
     """
-    action, after = getattr(keys, "action", None), rows.get("next")
+    action, next_rows = getattr(keys, "action", None), rows.get("next")
     if not any(isinstance(getattr(keys, name, None), tuple) for name in ("action", "done", "terminated")):
         return rows  # of one agent
     for name in ("done", "terminated"):
         key = getattr(keys, name)
-        if isinstance(key, tuple) and key not in after.keys(True):
-            shape = after.get(sibling_key(key, "reward")).shape
-            after.set(key, after.get(name).unsqueeze(-2).expand(shape))
+        if isinstance(key, tuple) and key not in next_rows.keys(True):
+            shape = next_rows.get(sibling_key(key, "reward")).shape
+            next_rows.set(key, next_rows.get(name).unsqueeze(-2).expand(shape))
     if isinstance(action, tuple) and not rows.get(sibling_key(action, ALIVE), torch.ones(1)).all():
         warn_once(
             "agents that ended before their episode are trained on as if they still acted. algo=mappo and "
             "algo=ippo leave them out."
         )
-    if isinstance(action, tuple) and keys.reward not in after.keys(True):
-        own = after.get(sibling_key(action, "reward"))
-        if (own != own[..., :1, :]).any():
+    if isinstance(action, tuple) and keys.reward not in next_rows.keys(True):
+        agent_rewards = next_rows.get(sibling_key(action, "reward"))
+        if (agent_rewards != agent_rewards[..., :1, :]).any():
             warn_once("agents that are trained together have different rewards, whose mean is used.")
-        after.set(keys.reward, own.mean(-2))
+        next_rows.set(keys.reward, agent_rewards.mean(-2))
     return rows

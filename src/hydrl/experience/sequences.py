@@ -1,4 +1,4 @@
-"""Replay of sequences for recurrent off-policy algorithms; a replay-buffer row is one sequence."""
+"""Sequence replay for recurrent off-policy algorithms; a replay-buffer row is one sequence."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -30,9 +30,9 @@ class SequenceReplay(Replay):
     Each environment's steps are stored as sequences that overlap by half (Kapturowski et al. 2019), with the
     actor's hidden state at their first step. Steps without enough successors wait for the next batch.
 
-    The first ``burn_in`` steps only bring the hidden state up to date and are not learned from, unless an
-    episode begins among them. A step that truncates an episode inside a sequence is not learned from either,
-    for the networks do not run through its next observation.
+    The first ``burn_in`` steps only update the hidden state and are masked in the loss, unless an episode
+    begins among them. A step that truncates an episode inside a sequence is masked, too, as the networks do
+    not run through its next observation.
 
     Args:
         buffer: the replay buffer; a row is a sequence.
@@ -40,7 +40,7 @@ class SequenceReplay(Replay):
         updates: minibatches a batch.
         size: steps a minibatch, in ``size // sequence`` sequences.
         warmup_frames: no minibatches while the buffer holds fewer frames.
-        n_steps: rewards summed before the target bootstraps; the loss does it.
+        n_steps: ignored here; the loss has it.
         draw: see :class:`~hydrl.experience.minibatches.Replay`.
         sequence: steps of a sequence.
         burn_in: steps at the start that only update the hidden state.
@@ -63,7 +63,7 @@ class SequenceReplay(Replay):
     ) -> None:
         self.sequence, self.burn_in, self.eta = sequence, burn_in, eta
         self.stride = (sequence + 1) // 2
-        self.waiting: TensorDictBase | None = None  # steps, [envs, time], of which too few follow yet
+        self.waiting: TensorDictBase | None = None  # steps, [envs, time], of incomplete sequences
         super().__init__(
             buffer,
             loss,
@@ -81,27 +81,27 @@ class SequenceReplay(Replay):
         steps = batch.exclude(*DROPPED_KEYS).reshape(-1, batch.shape[-1])
         if self.waiting is not None:
             steps = torch.cat([self.waiting, steps], 1)
-        begin = 0
-        while begin + self.sequence <= steps.shape[1]:
-            self.buffer.extend(steps[:, begin : begin + self.sequence])
-            begin += self.stride
-        self.waiting = steps[:, begin:].clone()
+        start = 0
+        while start + self.sequence <= steps.shape[1]:
+            self.buffer.extend(steps[:, start : start + self.sequence])
+            start += self.stride
+        self.waiting = steps[:, start:].clone()
 
     def sample(self, count: int) -> TensorDictBase:
         """Rows of ``count`` minibatches, ``[count * size, sequence]``, by :func:`prepare_sequences`."""
         rows = super().sample(count)
-        read = [key for key in self.loss.in_keys if key[0] != "next"]
-        return prepare_sequences(rows, read, self.burn_in)
+        read_keys = [key for key in self.loss.in_keys if key[0] != "next"]
+        return prepare_sequences(rows, read_keys, self.burn_in)
 
     def update_priorities(self, minibatch: TensorDictBase) -> None:
         """Writes one priority a sequence into a prioritized buffer."""
         key = self.loss.tensor_keys.priority
         if self.is_prioritized and (errors := minibatch.get(key, None)) is not None:
-            learned = minibatch.get(LOSS_MASK)
-            errors = errors.reshape(learned.shape) * learned
-            mean = errors.sum(1, keepdim=True) / learned.sum(1, keepdim=True)
+            is_learned = minibatch.get(LOSS_MASK)
+            errors = errors.reshape(is_learned.shape) * is_learned
+            mean = errors.sum(1, keepdim=True) / is_learned.sum(1, keepdim=True)
             priority = self.eta * errors.amax(1, keepdim=True) + (1 - self.eta) * mean
-            minibatch.set(key, priority.expand(learned.shape))
+            minibatch.set(key, priority.expand(is_learned.shape))
         super().update_priorities(minibatch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class SequenceReplay(Replay):
 LOSS_MASK = ("collector", "mask")  # TorchRL's losses read here which steps to learn from
 
 
-def prepare_sequences(rows: TensorDictBase, read: Sequence[NestedKey], burn_in: int) -> TensorDictBase:
+def prepare_sequences(rows: TensorDictBase, read_keys: Sequence[NestedKey], burn_in: int) -> TensorDictBase:
     """Sequences ``[rows, time]`` as recurrent networks run through them.
 
     The ``next`` entries of a step become those of the following step, also across episodes, so networks run
@@ -128,23 +128,23 @@ def prepare_sequences(rows: TensorDictBase, read: Sequence[NestedKey], burn_in: 
 
     Args:
         rows: sequences as they were collected.
-        read: entries that the networks read.
+        read_keys: entries that the networks read.
         burn_in: see :class:`SequenceReplay`.
     """
     rows = rows.copy()
-    following, begins = rows.get("next"), rows.get("is_init")
-    for key in read:
+    next_rows, is_first = rows.get("next"), rows.get("is_init")
+    for key in read_keys:
         if key in RNN_STATE_KEYS and key in rows:  # zeros at each reset
-            rows.set(key, rows.get(key).masked_fill(expand_as_right(begins, rows.get(key)), 0))
-            following.set(key, shift_back(rows.get(key), torch.zeros_like(rows.get(key))))
-        elif key in following.keys(True, True):
-            following.set(key, shift_back(rows.get(key), following.get(key)))
-    known = begins.cumsum(1) > 0
-    known[:, burn_in:] = True
-    cut_short = following.get("is_init") & ~following.get("terminated")
-    return rows.set(LOSS_MASK, known & ~cut_short)
+            rows.set(key, rows.get(key).masked_fill(expand_as_right(is_first, rows.get(key)), 0))
+            next_rows.set(key, shift_back(rows.get(key), torch.zeros_like(rows.get(key))))
+        elif key in next_rows.keys(True, True):
+            next_rows.set(key, shift_back(rows.get(key), next_rows.get(key)))
+    is_learned = is_first.cumsum(1) > 0
+    is_learned[:, burn_in:] = True
+    cut_short = next_rows.get("is_init") & ~next_rows.get("terminated")
+    return rows.set(LOSS_MASK, is_learned & ~cut_short)
 
 
-def shift_back(steps: Tensor, following: Tensor) -> Tensor:
+def shift_back(steps: Tensor, last: Tensor) -> Tensor:
     """``[rows, time, ...]`` moved one step back in time; the last step gets that of ``following``."""
-    return torch.cat([steps[:, 1:], following[:, -1:]], 1)
+    return torch.cat([steps[:, 1:], last[:, -1:]], 1)

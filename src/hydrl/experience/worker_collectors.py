@@ -1,4 +1,4 @@
-"""Multi-process collectors whose failures are reported within seconds.
+"""Multi-process collectors that report failures within seconds.
 
 TorchRL's own lose the reason of a worker's death, or wait for it forever.
 """
@@ -70,7 +70,7 @@ class WorkerCollector(CheckedCollector):
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
-        """Context that reports an exception, or a stack trace on timeout, and ends the process."""
+        """Context manager that reports an exception, or a stack trace on timeout, and ends the process."""
         if math.isfinite(self.worker_timeout):
             faulthandler.dump_traceback_later(self.worker_timeout, exit=True, file=self.report)
         try:
@@ -130,7 +130,7 @@ class WorkerWatchdog:
 
     Args:
         worker_timeout: seconds a worker may take to start, and for each batch, before it ends itself.
-        stop: called twice a second while the run waits; an exception of it ends the wait.
+        stop: called twice a second while the run waits; its exceptions end the wait.
         **options: passed to TorchRL's collector.
 
     Raises:
@@ -204,12 +204,12 @@ class WorkerWatchdog:
         super().shutdown(SHUTDOWN if timeout is None else timeout, *args, **kwargs)  # type: ignore[misc]
         for scheme in (getattr(self, "_weight_sync_schemes", None) or {}).values():
             scheme.shutdown()
-        if self.wait_started is None:  # else TorchRL shuts down before it raises, and reports are still read
+        if self.wait_started is None:  # else TorchRL shuts down before it raises, and reports are needed
             self.reports.cleanup()
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Context that checks the workers every tick, and names the worker that made TorchRL fail."""
+        """Context manager that checks the workers every tick and names the worker that failed."""
         self.wait_started = time.monotonic()
         handler = signal.signal(signal.SIGALRM, lambda *_: self.check_workers())
         timer = signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
@@ -240,16 +240,22 @@ class WorkerWatchdog:
             if self.before is not None:  # starting workers block the signal that TorchRL sends
                 kill_new_processes(self.before)
             raise
-        procs = {n: process for n, process in enumerate(getattr(self, "procs", [])) if not process._closed}
-        if ended := {n: process.exitcode for n, process in procs.items() if process.exitcode is not None}:
+        procs = {
+            worker: process
+            for worker, process in enumerate(getattr(self, "procs", []))
+            if not process._closed
+        }
+        if ended := {
+            worker: process.exitcode for worker, process in procs.items() if process.exitcode is not None
+        }:
             time.sleep(0.2)  # in which a signal to the whole process group reaches the run too
             self.stop()
             raise WorkerLost(self.describe_failure(ended))
         waited = time.monotonic() - (self.wait_started or math.inf)
         if waited > self.worker_timeout + STARTING:  # a worker that runs has ended itself by then
             states = [
-                f"{self.worker_name(n)} is {psutil.Process(process.pid).status()}"
-                for n, process in procs.items()
+                f"{self.worker_name(worker)} is {psutil.Process(process.pid).status()}"
+                for worker, process in procs.items()
             ]
             raise WorkerLost(WorkerError(f"no answer in {waited:.0f} seconds: {', '.join(states)}"))
 
@@ -264,14 +270,14 @@ class WorkerWatchdog:
         report = file.read_text(encoding="utf-8", errors="replace").strip() if file.exists() else ""
         if report and code == DivergedError.exit_code:
             return DivergedError(report)
-        how = "failed" if report else f"ended with exit code {code}"
+        outcome = "failed" if report else f"ended with exit code {code}"
         if code < 0:
-            memory = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
-            how = f"was killed by {signal.Signals(-code).name}{memory}"
+            hint = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
+            outcome = f"was killed by {signal.Signals(-code).name}{hint}"
         elif report.startswith("Timeout"):
             limit = f"collector.worker_timeout={self.worker_timeout:g}"
-            how = f"took longer than {limit} seconds to start or for a batch"
-        return WorkerError(f"{self.worker_name(worker)} {how}" + (f":\n{report}" if report else ""))
+            outcome = f"took longer than {limit} seconds to start or for a batch"
+        return WorkerError(f"{self.worker_name(worker)} {outcome}" + (f":\n{report}" if report else ""))
 
     def worker_name(self, worker: int) -> str:
         """Name of a worker in messages."""

@@ -44,7 +44,7 @@ class RunResult(BaseModel, arbitrary_types_allowed=True):
     id: str | None
     seed: int
     status: str
-    score: FiniteFloat = Field(alias=names.RETURN_MEAN)
+    score: FiniteFloat = Field(validation_alias=names.RETURN_MEAN, serialization_alias=names.RETURN_MEAN)
     solved_at_frames: float | None
     solved_at_seconds: float | None
     versions: dict[str, str]

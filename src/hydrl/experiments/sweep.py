@@ -33,7 +33,8 @@ def folder_name(overrides: Sequence[str], common: Sequence[str] = ()) -> str:
         common: overrides that no name in the sweep's folder has, see :func:`common_overrides`. A member with
             other values names them all, such as ``total_frames_default`` if it has none.
     """
-    labels, unnamed = labels_of(overrides), labels_of(common)
+    cell = "gru" if ("rnn", "gru") in map(key_and_value, overrides) else "lstm"
+    labels, unnamed = labels_of(overrides, cell), labels_of(common, cell)
     if unnamed.items() <= labels.items():
         labels = {key: value for key, value in labels.items() if key not in unnamed}
     else:
@@ -48,9 +49,16 @@ def folder_name(overrides: Sequence[str], common: Sequence[str] = ()) -> str:
     return name
 
 
-def labels_of(overrides: Sequence[str]) -> dict[str, str]:
-    """Overrides that affect a run's result, by their old keys."""
-    labels = dict(old_word(override.lstrip("+~")).partition("=")[::2] for override in overrides)
+def key_and_value(override: str) -> tuple[str, str]:
+    """Key and value of an override."""
+    key, _, value = override.lstrip("+~").partition("=")
+    return key, value
+
+
+def labels_of(overrides: Sequence[str], cell: str = "lstm") -> dict[str, str]:
+    """Overrides that affect a run's result, by their old keys, which name the RNN's ``cell``."""
+    labels = dict(key_and_value(old_word(override)) for override in overrides)
+    labels = {re.sub(r"\bmemory\.lstm$", f"memory.{cell}", key): value for key, value in labels.items()}
     ignored = keys(KeyScope.PROCESS, KeyScope.RECORD)
     return {key: value for key, value in labels.items() if re.split(r"[./]", key)[0] not in ignored}
 

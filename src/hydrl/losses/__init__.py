@@ -1,1 +1,1 @@
-"""What TorchRL's losses need around them: the builder, and a few losses that TorchRL does not have."""
+"""Losses: the builder of TorchRL's, and a few that TorchRL lacks or implements differently."""

@@ -21,7 +21,7 @@ from hydrl.errors import UserError
 from hydrl.losses.sac_shared_encoder import split_shared_encoder
 from hydrl.specs import ALIVE, MASK, RNN_STATE_KEYS, group_key, group_network, nested_spec
 
-# What a loss reads of a network, by the argument that it is handed as: names among its ``tensor_keys``.
+# What a loss reads from a network, by the loss's argument: names of its ``tensor_keys``.
 READ_KEYS = {
     "critic_network": ("value",),
     "local_value_network": ("action_value",),
@@ -30,15 +30,15 @@ READ_KEYS = {
     "value_network": ("action_value", "value"),
 }
 KL_KEYS = ("kl_approx", "kl")
-IMAGE_CHUNKS = 8  # in which a batch of images is evaluated; whole, it needs new memory each time
-CHUNK_KEYWORDS = {"num_chunks", "num_chunk", "value_chunk_size"}  # keywords that say otherwise
+IMAGE_CHUNKS = 8  # chunks of a batch of images for the estimator; a whole batch needs new memory each time
+CHUNK_KEYWORDS = {"num_chunks", "num_chunk", "value_chunk_size"}  # keywords that override it
 PROBABILISTIC_ACTOR = "torchrl.modules.ProbabilisticActor with return_log_prob=True"
 
 
 class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
     """TorchRL's C51 loss (Bellemare et al. 2017), with its discount in ``make_value_estimator``.
 
-    It is double DQN if it has a target network. Its priorities are its cross-entropies.
+    With a target network it is double DQN. Cross-entropies are the priorities.
     """
 
     out_keys: ClassVar = ["loss"]
@@ -62,7 +62,7 @@ class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
         self.gamma.fill_(gamma)
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over a minibatch ``[size]``; its steps to the next observation get the shape of its rewards."""
+        """Losses of a minibatch ``[size]``; reshapes ``steps_to_next_obs`` as rewards."""
         key = self.tensor_keys.steps_to_next_obs
         if (steps := minibatch.get(key, None)) is not None:
             minibatch.set(key, steps.reshape(-1, 1))
@@ -72,39 +72,39 @@ class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
 class DiscreteSACLoss(objectives.DiscreteSACLoss):
     """TorchRL's discrete SAC loss (Christodoulou 2019), with a target entropy that follows the action mask.
 
-    The target of all actions cannot be reached if some are invalid, and the temperature would grow for ever.
+    The target for all actions cannot be reached if some are invalid: the temperature would grow for ever.
     """
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Over a minibatch; with an ``action_mask`` the temperature's loss uses the valid actions' target."""
+        """Losses of a minibatch; with an ``action_mask`` the target entropy is that of valid actions."""
         losses = super().forward(tensordict)
         if (mask := tensordict.get(MASK, None)) is None:
             return losses
-        share = 1 - mask.sum(-1).log() / math.log(mask.shape[-1])
-        lacking = self._reduce_loss(
-            self.log_alpha * self.target_entropy * share,
+        entropy_share = 1 - mask.sum(-1).log() / math.log(mask.shape[-1])
+        correction = self._reduce_loss(
+            self.log_alpha * self.target_entropy * entropy_share,
             tensordict=tensordict,
             weights=self._maybe_get_priority_weight(tensordict),
         )
-        return losses.set("loss_alpha", losses["loss_alpha"] + lacking)
+        return losses.set("loss_alpha", losses["loss_alpha"] + correction)
 
 
 class GroupLosses(nn.Module):
-    """Losses of several unlike groups of agents, whose terms are summed in one update.
+    """Module of one loss for each group of agents, whose terms are summed in one update.
 
     Args:
-        of_groups: by the groups' names, which prefix their terms.
+        of_groups: losses by group; the group's name becomes part of its terms' names.
     """
 
     def __init__(self, of_groups: Mapping[str, LossModule]) -> None:
         super().__init__()
         self.of_groups = nn.ModuleDict(of_groups)
         self.out_keys = [group_term(group, key) for group, loss in of_groups.items() for key in loss.out_keys]
-        for key in KL_KEYS:  # which target_kl looks at
+        for key in KL_KEYS:  # read by target_kl
             self.out_keys += [key] if all(key in loss.out_keys for loss in of_groups.values()) else []
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over a minibatch; the divergence is the largest of all groups."""
+        """Losses of a minibatch; the divergence is the largest of all groups."""
         losses = {group: loss(minibatch) for group, loss in self.of_groups.items()}
         terms = {
             group_term(group, key): value
@@ -137,7 +137,7 @@ def make_loss(
             parameters. Over an RNN it works without vmap, which does not support recurrent networks.
         parts: the materialised networks by name.
         action_spec: of one environment.
-        networks: which network goes into which argument of the loss.
+        networks: the network by each argument of the loss.
         keys: for ``loss.set_keys``; a list is a nested key.
         value_estimator: keywords of ``loss.make_value_estimator``, among them the discount, and
             ``value_type`` to choose another estimator; ``None`` for a loss without one.
@@ -146,71 +146,77 @@ def make_loss(
         TorchRL's loss; for several groups of agents one each, see :class:`GroupLosses`.
 
     Raises:
-        UserError: for a network that lacks what the loss reads of it.
+        UserError: for a network that does not write what the loss reads.
     """
     if isinstance(action_spec, Composite):
         make = partial(make_loss, module, networks=networks, value_estimator=value_estimator)
         return make_group_losses(make, parts, action_spec, networks, partial(group_loss_keys, module, keys))
     keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
-    known = {
-        "action_spec": nested_spec(action_spec, keys.get("action", "action"))
-    }  # an entropy is of each agent
-    known |= {"action_space": action_spec, "num_actions": getattr(action_spec.space, "n", None)}
-    parameters = inspect.signature(module).parameters
-    remembers = any(
+    # The target entropy is that of each agent.
+    loss_kwargs = {"action_spec": nested_spec(action_spec, keys.get("action", "action"))}
+    loss_kwargs |= {"action_space": action_spec, "num_actions": getattr(action_spec.space, "n", None)}
+    is_recurrent = any(
         key in RNN_STATE_KEYS for network in parts.values() for key in getattr(network, "in_keys", ())
     )
-    known |= {"deactivate_vmap": True} if remembers else {}
+    loss_kwargs |= {"deactivate_vmap": True} if is_recurrent else {}
     check_networks(getattr(module, "func", module), networks, parts, keys)
     check_shared(module, networks, parts)
-    arguments, encoder = split_shared_encoder({argument: parts[part] for argument, part in networks.items()})
-    loss = copy_value_norm(
-        module(**arguments, **{name: value for name, value in known.items() if name in parameters})
-    )
-    if encoder is not None:
-        loss.convert_to_functional(encoder, "encoder", create_target_params=True)
+    loss = build_module(module, {argument: parts[part] for argument, part in networks.items()}, loss_kwargs)
     if keys:
         loss.set_keys(**keys)
     if isinstance(action := keys.get("action"), tuple) and "advantage" in vars(loss.tensor_keys):
         loss.loss_mask_key = (action[0], ALIVE)  # where there is such an entry
     if value_estimator is not None:
-        make_estimator(loss, value_estimator, parts, remembers=remembers)
-    for made_when_asked in ("in_keys", "out_keys", "target_entropy"):
-        getattr(loss, made_when_asked, None)  # within a compiled update, that would compile it twice
+        make_estimator(loss, value_estimator, parts, is_recurrent=is_recurrent)
+    for lazy_attribute in ("in_keys", "out_keys", "target_entropy"):
+        getattr(loss, lazy_attribute, None)  # within a compiled update, that would compile it twice
+    return loss
+
+
+def build_module(
+    module: Callable[..., LossModule], arguments: Mapping[str, nn.Module], loss_kwargs: Mapping[str, Any]
+) -> LossModule:
+    """TorchRL's loss over networks, by those keywords that it accepts, with its own value normalizer."""
+    parameters = inspect.signature(module).parameters
+    networks, encoder = split_shared_encoder(arguments)
+    loss = module(**networks, **{name: value for name, value in loss_kwargs.items() if name in parameters})
+    if (norm := getattr(loss, "value_norm", None)) is not None:
+        loss.value_norm = copy.deepcopy(norm).to(next(loss.parameters()).device)
+    if encoder is not None:
+        loss.convert_to_functional(encoder, "encoder", create_target_params=True)
     return loss
 
 
 def make_estimator(
-    loss: LossModule, value_estimator: Mapping[str, Any], parts: Mapping[str, nn.Module], *, remembers: bool
+    loss: LossModule,
+    value_estimator: Mapping[str, Any],
+    parts: Mapping[str, nn.Module],
+    *,
+    is_recurrent: bool,
 ) -> None:
-    """Makes a loss's value estimator: without vmap over an RNN, in chunks over images.
+    """Makes a loss's value estimator: without vmap for an RNN, in chunks for images.
 
     Raises:
-        UserError: for an actor that does not write what it reads.
+        UserError: for an actor that does not write what the loss reads.
     """
     loss.make_value_estimator(**value_estimator)
-    if remembers:
-        loss.value_estimator.deactivate_vmap = True  # which not all take as a keyword
+    layers = (layer for part in parts.values() if part is not None for layer in part.modules())
+    if is_recurrent:
+        loss.value_estimator.deactivate_vmap = True  # not a keyword of all estimators
     elif (
         hasattr(loss.tensor_keys, "advantage")
-        and has_convolutions(parts)
+        and any(isinstance(layer, nn.Conv2d) for layer in layers)
         and not CHUNK_KEYWORDS & value_estimator.keys()
     ):
         loss.value_estimator.num_chunks = IMAGE_CHUNKS
-    reading = (*getattr(loss, "in_keys", ()), *getattr(loss.value_estimator, "in_keys", ()))
+    read_keys = (*getattr(loss, "in_keys", ()), *getattr(loss.value_estimator, "in_keys", ()))
     log_prob = getattr(loss.tensor_keys, "sample_log_prob", None)
-    # Of the action as it was acted; what is learned from without an advantage draws its own.
-    if hasattr(loss.tensor_keys, "advantage") and log_prob in reading:
+    # On-policy losses read the stored action's log-probability; others sample actions themselves.
+    if hasattr(loss.tensor_keys, "advantage") and log_prob in read_keys:
         require_written("actor", parts["actor"], type(loss), [log_prob], PROBABILISTIC_ACTOR)
     if isinstance(loss.value_estimator, VTrace):
         actor = loss.value_estimator.actor_network
         loss.value_estimator.actor_network = TakenActionActor(actor, loss.tensor_keys.action)
-
-
-def has_convolutions(parts: Mapping[str, nn.Module]) -> bool:
-    """Whether any of the networks has convolutions."""
-    built = [part for part in parts.values() if part is not None]
-    return any(isinstance(layer, nn.Conv2d) for part in built for layer in part.modules())
 
 
 def make_group_losses(
@@ -223,39 +229,39 @@ def make_group_losses(
     """A loss for each group of agents, over the group's networks and with its keys."""
     losses = {}
     for group, action in action_spec.keys(True, True):
-        own = {part: group_network(parts[part], part, group) for part in networks.values()}
-        losses[group] = make(own, action_spec[group, action], keys=keys(group))
+        group_parts = {part: group_network(parts[part], part, group) for part in networks.values()}
+        losses[group] = make(group_parts, action_spec[group, action], keys=keys(group))
     return GroupLosses(losses)
 
 
 def group_loss_keys(
     module: Any, keys: Mapping[str, str | Sequence[str]], group: str
 ) -> dict[str, Sequence[str]]:
-    """The keys of a group's loss; entries that it writes stand beside the group's own."""
-    beside = vars(getattr(module, "func", module).default_keys())
-    written = [name for name in ("value", "advantage", "value_target") if name in beside]
+    """The keys of a group's loss; the entries that it writes are in the group."""
+    default_keys = vars(getattr(module, "func", module).default_keys())
+    written_names = [name for name in ("value", "advantage", "value_target") if name in default_keys]
     nested_keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
-    group_keys = {name: (group, beside[name]) for name in written}
+    group_keys = {name: (group, default_keys[name]) for name in written_names}
     return group_keys | {name: group_key(key, group) for name, key in nested_keys.items()}
 
 
 def check_networks(
     loss: Any, networks: Mapping[str, str], parts: Mapping[str, nn.Module], keys: Mapping[str, Any]
 ) -> None:
-    """Checks that networks write what the loss reads of them, as far as its keys say.
+    """Checks that networks write what the loss reads.
 
     Raises:
         UserError: naming what is missing.
     """
     names = vars(loss.default_keys()) | keys if hasattr(loss, "default_keys") else {}
     for argument, part in networks.items():
-        read = [names[name] for name in READ_KEYS.get(argument, ()) if name in names]
-        one_number = {"value", "local_value"} & names.keys()
-        valuing = "QValueActor" if one_number else "DistributionalQValueActor"
-        kind = valuing if part == "actor" else "ValueOperator"
-        require_written(part, parts[part], loss, read, f"torchrl.modules.{kind}")
-        asks = argument == "actor_network" and names.keys() & {"log_prob", "sample_log_prob"}
-        if asks and not hasattr(parts[part], "get_dist"):
+        read_keys = [names[name] for name in READ_KEYS.get(argument, ()) if name in names]
+        reads_state_value = {"value", "local_value"} & names.keys()
+        value_class = "QValueActor" if reads_state_value else "DistributionalQValueActor"
+        expected_class = value_class if part == "actor" else "ValueOperator"
+        require_written(part, parts[part], loss, read_keys, f"torchrl.modules.{expected_class}")
+        needs_distribution = argument == "actor_network" and names.keys() & {"log_prob", "sample_log_prob"}
+        if needs_distribution and not hasattr(parts[part], "get_dist"):
             require_written(part, parts[part], loss, ["a distribution"], PROBABILISTIC_ACTOR)
 
 
@@ -269,32 +275,29 @@ def check_shared(
     """
     if not getattr(module, "keywords", {}).get("separate_losses"):
         return
-    learned = [parameter for part in {*networks.values()} for parameter in parts[part].parameters()]
-    if len(learned) > len({*learned}):
+    parameters = [parameter for part in {*networks.values()} for parameter in parts[part].parameters()]
+    if len(parameters) > len({*parameters}):
         raise UserError(
             "loss.module.separate_losses=true: the critic's gradient would not reach the encoder it shares "
             "with the actor. Write critic.encoder=own, or leave it out."
         )
 
 
-def require_written(part: str, network: Any, loss: type, read: Sequence[Any], kind: str) -> None:
-    """Refuses a network that does not write all it should; ``kind`` names one that does."""
-    if lacking := [key for key in read if key not in network.out_keys]:
-        writes, reads = (", ".join(map(str, listed)) for listed in (network.out_keys, lacking))
-        raise UserError(f"{part}: it writes {writes}, but {loss.__name__} reads {reads}. Make it a {kind}.")
-
-
-def copy_value_norm(loss: LossModule) -> LossModule:
-    """Gives a loss its own copy of its value normalizer, on its networks' device."""
-    if (norm := getattr(loss, "value_norm", None)) is not None:
-        loss.value_norm = copy.deepcopy(norm).to(next(loss.parameters()).device)
-    return loss
+def require_written(
+    part: str, network: Any, loss: type, read_keys: Sequence[Any], expected_class: str
+) -> None:
+    """Raises UserError for a network that does not write ``read_keys``."""
+    if missing := [key for key in read_keys if key not in network.out_keys]:
+        writes, reads = (", ".join(map(str, keys)) for keys in (network.out_keys, missing))
+        raise UserError(
+            f"{part}: it writes {writes}, but {loss.__name__} reads {reads}. Make it a {expected_class}."
+        )
 
 
 class TakenActionActor(nn.Module):
-    """Actor for ``VTrace``, which gives the log-probability of the action that was taken.
+    """Actor for ``VTrace`` that returns the log-probability of the stored action.
 
-    TorchRL's own draws a new action, and the importance weights are then of another action.
+    TorchRL's estimator samples a new action, so that its importance weights are those of another action.
     """
 
     default_interaction_type, num_samples = InteractionType.RANDOM, None
@@ -304,16 +307,16 @@ class TakenActionActor(nn.Module):
         self.actor, self.action, self.in_keys = actor, action, [*actor.in_keys, action]
 
     def get_dist(self, batch: TensorDictBase) -> SimpleNamespace:
-        """A distribution with one action, the one in the batch."""
-        taken, dist = batch[self.action], self.actor.get_dist(batch)
-        return SimpleNamespace(has_rsample=False, sample=lambda shape: taken, log_prob=dist.log_prob)
+        """A distribution whose only sample is the batch's action."""
+        action, dist = batch[self.action], self.actor.get_dist(batch)
+        return SimpleNamespace(has_rsample=False, sample=lambda shape: action, log_prob=dist.log_prob)
 
 
 def parameter_groups(loss: LossModule, groups: Mapping[str, Mapping[str, Any]]) -> list[Any]:
     """The optimizer's parameters: all of the loss's, or groups with options of their own.
 
     Args:
-        loss: its parameters' names begin with its networks' names, or are their own.
+        loss: its parameters' names begin with its networks' names.
         groups: the optimizer's options by the beginning of names, as ``{"log_alpha": {"lr": 1e-4}}``.
 
     Raises:
@@ -321,14 +324,16 @@ def parameter_groups(loss: LossModule, groups: Mapping[str, Mapping[str, Any]]) 
     """
     if not groups:
         return list(loss.parameters())
-    left = dict(loss.named_parameters())
-    groups_found = []
+    remaining = dict(loss.named_parameters())
+    param_groups = []
     for name, options in groups.items():
-        own = [left.pop(parameter) for parameter in list(left) if parameter.startswith(name)]
-        if not own:
-            heads = sorted({parameter.partition(".")[0].removesuffix("_params") for parameter in left})
-            raise UserError(
-                f"loss.param_groups.{name}: no parameter is left for it. Write {' or '.join(heads)}."
+        parameters = [remaining.pop(parameter) for parameter in list(remaining) if parameter.startswith(name)]
+        if not parameters:
+            prefixes = sorted(
+                {parameter.partition(".")[0].removesuffix("_params") for parameter in remaining}
             )
-        groups_found.append({"params": own, **options})
-    return [*([{"params": list(left.values())}] if left else []), *groups_found]
+            raise UserError(
+                f"loss.param_groups.{name}: no parameter is left for it. Write {' or '.join(prefixes)}."
+            )
+        param_groups.append({"params": parameters, **options})
+    return [*([{"params": list(remaining.values())}] if remaining else []), *param_groups]

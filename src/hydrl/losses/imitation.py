@@ -1,4 +1,4 @@
-"""Imitation by GAIL: a discriminator's minibatches, and the reward it gives the policy."""
+"""GAIL: minibatches of the discriminator, and the reward that it gives the policy."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -38,9 +38,9 @@ class ExpertMinibatches(Minibatches):
             keys.expert_observation: keys.collector_observation,
             keys.expert_action: keys.collector_action,
         }
-        if lacking := [key for key in self.expert_to_policy if key not in data[:1].keys(True, True)]:
+        if missing := [key for key in self.expert_to_policy if key not in data[:1].keys(True, True)]:
             raise UserError(
-                f"data: the dataset has no {lacking[0]}, an entry in loss.keys. Use another dataset."
+                f"data: the dataset has no {missing[0]}, an entry in loss.keys. Use another dataset."
             )
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
@@ -48,9 +48,9 @@ class ExpertMinibatches(Minibatches):
         steps = batch.select(*self.expert_to_policy).reshape(-1)
         for _ in range(self.updates):
             expert = self.data.sample(self.size).select(*self.expert_to_policy).to(steps.device)
-            own = steps[torch.randint(len(steps), (self.size,), device=steps.device)]
-            placed = {place: own[key] for key, place in self.expert_to_policy.items()}
-            yield expert.update(TensorDict(placed, [self.size]))
+            policy_steps = steps[torch.randint(len(steps), (self.size,), device=steps.device)]
+            policy_entries = {name: policy_steps[key] for key, name in self.expert_to_policy.items()}
+            yield expert.update(TensorDict(policy_entries, [self.size]))
 
 
 class ImitationReward:
@@ -68,13 +68,13 @@ class ImitationReward:
 
     @torch.no_grad()
     def __call__(self, batch: TensorDictBase) -> None:
-        """Replaces the rewards of a batch of any shape; the log has the environment's own."""
-        judged = self.discriminator(batch.select(*self.discriminator.in_keys))
-        batch["next", "reward"] = imitation_reward(judged["d_logits"], self.form)
+        """Replaces the rewards of a batch of any shape; the environment's own are logged."""
+        outputs = self.discriminator(batch.select(*self.discriminator.in_keys))
+        batch["next", "reward"] = imitation_reward(outputs["d_logits"], self.form)
 
 
-def imitation_reward(likely: Tensor, form: RewardForm) -> Tensor:
-    """Rewards of probabilities, of the same shape, at most 14."""
-    likely = likely.clamp(1e-6, 1 - 1e-6)
-    of_an_expert, of_another = likely.log(), (1 - likely).log()
-    return {"positive": -of_another, "negative": of_an_expert, "signed": of_an_expert - of_another}[form]
+def imitation_reward(probability: Tensor, form: RewardForm) -> Tensor:
+    """Rewards from an expert's probabilities, of the same shape, at most 14."""
+    probability = probability.clamp(1e-6, 1 - 1e-6)
+    log_expert, log_other = probability.log(), (1 - probability).log()
+    return {"positive": -log_other, "negative": log_expert, "signed": log_expert - log_other}[form]

@@ -17,10 +17,10 @@ from hydrl.specs import MASK
 class BCLoss(objectives.BCLoss):
     """TorchRL's behaviour cloning, also for one-hot actions: their log-likelihood."""
 
-    target_actor_network_params: Any  # TorchRL warns where nobody has said that there may be such
+    target_actor_network_params: Any  # declared, else TorchRL warns
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over a minibatch ``[size]``; one-hot actions become floats."""
+        """Loss of a minibatch ``[size]``; one-hot actions become floats."""
         action = minibatch.get(self.tensor_keys.action)
         if not action.is_floating_point():
             minibatch = minibatch.copy().set(self.tensor_keys.action, action.float())
@@ -30,19 +30,19 @@ class BCLoss(objectives.BCLoss):
 class CQLLoss(objectives.CQLLoss):
     """TorchRL's conservative Q-learning with its paper's penalty (Kumar et al. 2020, appendix F).
 
-    TorchRL's sums three values where the paper sums over all sampled actions, and samples them from [-1, 1]
-    whatever the bounds. Its ``with_lagrange`` has no effect and is left out.
+    TorchRL's sums three values where the paper sums over all sampled actions, and samples from [-1, 1]
+    whatever the bounds. Its ``with_lagrange``, which has no effect, is left out.
 
     Args:
         actor_network: a distribution over actions.
-        qvalue_network: an action value; there are two of it.
-        action_spec: the bounds of random actions.
+        qvalue_network: an action value; the loss has two copies.
+        action_spec: gives the bounds of random actions.
         loss_function: of the critics' errors.
         alpha_init: the initial entropy temperature.
-        fixed_alpha: whether it stays there.
+        fixed_alpha: whether it is constant.
         target_entropy: of the temperature's loss.
         min_q_weight: weight of the penalty.
-        num_random: random actions for each state, and as many of the policy's.
+        num_random: uniform actions for each state, and as many from the policy.
     """
 
     def __init__(
@@ -73,40 +73,42 @@ class CQLLoss(objectives.CQLLoss):
             self.register_buffer(name, getattr(action_spec.space, name).clone())
 
     def cql_loss(self, minibatch: TensorDictBase) -> tuple[Tensor, dict[str, Any]]:
-        """How far the log-sum-exp of values exceeds the dataset action's, of both critics."""
+        """The penalty: the log-sum-exp of values minus the dataset action's value, for both critics."""
         with torch.no_grad():
             actions, log_densities = self.sample_actions(minibatch)
         states = minibatch.select(*self.qvalue_network.in_keys, strict=False)
         candidates = (
             states.expand(len(actions), *minibatch.shape).clone(False).set(self.tensor_keys.action, actions)
         )
-        judged = self._vmap_qvalue_networkN0(candidates, self.qvalue_network_params)
-        values = judged.get(self.tensor_keys.state_action_value).squeeze(-1)  # [critics, actions, size]
-        greatest = (values - log_densities).logsumexp(1) - math.log(len(actions))
-        of_data = [minibatch.get(key) for key in (self.tensor_keys.pred_q1, self.tensor_keys.pred_q2)]
-        above = greatest - torch.stack(of_data).squeeze(-1)
-        return self._reduce_loss(self.min_q_weight * above.sum(0), tensordict=minibatch), {}
+        outputs = self._vmap_qvalue_networkN0(candidates, self.qvalue_network_params)
+        values = outputs.get(self.tensor_keys.state_action_value).squeeze(-1)  # [critics, actions, size]
+        soft_maximum = (values - log_densities).logsumexp(1) - math.log(len(actions))
+        dataset_values = [minibatch.get(key) for key in (self.tensor_keys.pred_q1, self.tensor_keys.pred_q2)]
+        gap = soft_maximum - torch.stack(dataset_values).squeeze(-1)
+        return self._reduce_loss(self.min_q_weight * gap.sum(0), tensordict=minibatch), {}
 
     def sample_actions(self, minibatch: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Actions ``[2 num_random, size, ...]``, half of them uniform, and their log-densities."""
         with self.actor_network_params.to_module(self.actor_network):
             policy = self.actor_network.get_dist(minibatch)
-        drawn = policy.sample((self.num_random,))
+        policy_actions = policy.sample((self.num_random,))
         span = self.high - self.low
-        even = self.low + span * torch.rand_like(drawn)
-        density = -span.log().sum().expand(drawn.shape[:-1])
-        return torch.cat([even, drawn]), torch.cat([density, policy.log_prob(drawn)])
+        uniform_actions = self.low + span * torch.rand_like(policy_actions)
+        density = -span.log().sum().expand(policy_actions.shape[:-1])
+        return torch.cat([uniform_actions, policy_actions]), torch.cat(
+            [density, policy.log_prob(policy_actions)]
+        )
 
 
 class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
-    """TorchRL's discrete conservative Q-learning, with its target network and a weight of the penalty.
+    """TorchRL's discrete conservative Q-learning, with a target network and a weight of the penalty.
 
-    TorchRL's makes that network, and bootstraps from the one that learns.
+    TorchRL's makes the target network, but bootstraps from the trained one.
 
     Args:
         value_network: a greedy Q-network.
         action_space: of the actions.
-        loss_function: of the values' errors, half of which counts.
+        loss_function: of the values' errors, weighted by one half.
         min_q_weight: weight of the penalty.
         delay_value: whether targets use a target network.
     """
@@ -130,7 +132,7 @@ class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
         self.target_value_network_params.to_module(self.value_estimator.value_network, return_swap=False)
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over a minibatch ``[size]``; the logged mean value excludes invalid actions."""
+        """Losses of a minibatch ``[size]``; the logged mean value excludes invalid actions."""
         losses = super().forward(minibatch)
         if (mask := minibatch.get(MASK, None)) is not None:
             values = minibatch.get(self.tensor_keys.pred_val).detach()
@@ -138,6 +140,6 @@ class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
         return losses
 
     def cql_loss(self, minibatch: TensorDictBase) -> tuple[Tensor, dict[str, Any]]:
-        """How far the log-sum-exp of values exceeds the dataset action's."""
+        """The penalty: the log-sum-exp of values minus the dataset action's value."""
         penalty, metadata = super().cql_loss(minibatch)
         return self.min_q_weight * penalty, metadata

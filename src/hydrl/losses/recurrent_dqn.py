@@ -8,18 +8,18 @@ from torchrl.data import TensorSpec
 from torchrl.objectives import DQNLoss
 from torchrl.objectives.utils import distance_loss
 
-EPSILON = 1e-3  # share of a value that rescaling adds, so that it can be undone
+EPSILON = 1e-3  # of Pohlen et al.: the linear part, which makes the rescaling invertible
 
 
 class RecurrentDQNLoss(DQNLoss):
     """TorchRL's DQN loss whose target network runs once through whole sequences (Kapturowski et al. 2019).
 
-    TorchRL's own runs through the next observations without a hidden state, in a sequence from zeros.
+    TorchRL's own starts from a zero hidden state in the next observations.
 
     Args:
         value_network: the actor.
         n_steps: rewards summed before bootstrapping; fewer at the end of a sequence or a truncated episode.
-        rescale: learns values under the paper's square root, for rewards of very different sizes.
+        rescale: learns rescaled values, see :func:`rescale_values`, for rewards of very different sizes.
         loss_function: and the others as for :class:`torchrl.objectives.DQNLoss`.
     """
 
@@ -44,21 +44,21 @@ class RecurrentDQNLoss(DQNLoss):
         self.n_steps, self.rescale = n_steps, rescale
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over sequences ``[size, time]`` of :func:`hydrl.experience.sequences.prepare_sequences`.
+        """Loss of sequences ``[size, time]`` of :func:`hydrl.experience.sequences.prepare_sequences`.
 
         Writes the absolute errors, ``[size, time, 1]``, as priorities.
         """
-        observed = self.read_observations(minibatch)
+        inputs = self.read_observations(minibatch)
         with self.value_network_params.to_module(self.value_network, preserve_module_state=False):
-            judged = self.value_network(observed.copy())
+            outputs = self.value_network(inputs.copy())
         params = self.target_value_network_params
         with torch.no_grad(), params.to_module(self.value_network, preserve_module_state=False):
-            later = self.value_network(observed.copy())
-        best = (judged if self.double_dqn else later).get(self.tensor_keys.action)
-        values = judged.get(self.tensor_keys.action_value)[:, :-1]
+            target_outputs = self.value_network(inputs.copy())
+        best_actions = (outputs if self.double_dqn else target_outputs).get(self.tensor_keys.action)
+        values = outputs.get(self.tensor_keys.action_value)[:, :-1]
         predicted = self.select_values(values, minibatch.get(self.tensor_keys.action))
         target = self.compute_targets(
-            minibatch, self.select_values(later.get(self.tensor_keys.action_value), best)
+            minibatch, self.select_values(target_outputs.get(self.tensor_keys.action_value), best_actions)
         )
         minibatch.set(self.tensor_keys.priority, (predicted - target).detach().abs().unsqueeze(-1))
         loss = distance_loss(predicted, target, self.loss_function)
@@ -70,9 +70,9 @@ class RecurrentDQNLoss(DQNLoss):
     def read_observations(self, minibatch: TensorDictBase) -> TensorDictBase:
         """The network's inputs at each step and after the last, ``[size, time + 1]``."""
         size, time = minibatch.shape
-        following = minibatch.get("next")
+        next_rows = minibatch.get("next")
         entries = {
-            key: torch.cat([minibatch.get(key), following.get(key)[:, -1:]], 1)
+            key: torch.cat([minibatch.get(key), next_rows.get(key)[:, -1:]], 1)
             for key in self.value_network.in_keys
         }
         return TensorDict(batch_size=[size, time + 1], device=minibatch.device).update(entries)
@@ -92,16 +92,16 @@ class RecurrentDQNLoss(DQNLoss):
             minibatch: with rewards and ends.
             values: of each observation by the target network, ``[size, time + 1]``.
         """
-        following, keys = minibatch.get("next"), self.tensor_keys
-        reward, ended = (following.get(key).squeeze(-1) for key in (keys.reward, keys.terminated))
-        cut_short = following.get("is_init").squeeze(-1) & ~ended
+        next_rows, keys = minibatch.get("next"), self.tensor_keys
+        reward, is_terminated = (next_rows.get(key).squeeze(-1) for key in (keys.reward, keys.terminated))
+        cut_short = next_rows.get("is_init").squeeze(-1) & ~is_terminated
         values = unscale_values(values) if self.rescale else values
-        worth, last = values, values[:, -1:]
+        targets, last_value = values, values[:, -1:]
         for _ in range(self.n_steps):
-            further = reward + self.value_estimator.gamma * ~ended * worth[:, 1:]
-            # Where an episode was cut short, nothing is known of what came next.
-            worth = torch.cat([torch.where(cut_short, values[:, :-1], further), last], 1)
-        return rescale_values(worth[:, :-1]) if self.rescale else worth[:, :-1]
+            bootstrapped = reward + self.value_estimator.gamma * ~is_terminated * targets[:, 1:]
+            # The observation after a truncated episode is not in the sequence.
+            targets = torch.cat([torch.where(cut_short, values[:, :-1], bootstrapped), last_value], 1)
+        return rescale_values(targets[:, :-1]) if self.rescale else targets[:, :-1]
 
 
 def rescale_values(values: Tensor) -> Tensor:

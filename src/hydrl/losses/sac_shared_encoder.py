@@ -14,14 +14,14 @@ from tensordict.nn import (
 from torch import Tensor, nn
 from torchrl import objectives
 
-FEATURES = "features"  # what an encoder writes, and an actor's layers read
-CRITIC_FEATURES = "judged_features"  # what critics' layers read: of what comes next, the target encoder's
+FEATURES = "features"  # written by the encoder, read by the actor's layers
+CRITIC_FEATURES = "judged_features"  # read by the critics' layers; for next states, by the target encoder
 
 
 class SACLoss(objectives.SACLoss):
-    """TorchRL's SAC loss, whose critics may share the actor's encoder, ``critic.encoder=shared``.
+    """TorchRL's SAC loss, whose critics may share the actor's encoder (``critic.encoder=shared``).
 
-    As in DrQ (Kostrikov et al. 2021) the critics' loss alone trains the encoder. Eight passes through
+    As in DrQ (Kostrikov et al. 2021) only the critics' loss trains the encoder. Eight passes through
     separate encoders become three, one of them with a gradient.
     """
 
@@ -30,19 +30,19 @@ class SACLoss(objectives.SACLoss):
     target_encoder_params: TensorDictParams
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over a minibatch ``[size]``, which gets priorities."""
+        """Losses of a minibatch ``[size]``, into which priorities are written."""
         if "encoder_params" not in self._modules:
             return super().forward(minibatch)
-        read = minibatch.copy()
-        after = read["next"]
+        inputs = minibatch.copy()
+        next_inputs = inputs["next"]
         with self.encoder_params.to_module(self.encoder, preserve_module_state=False):
-            now = self.encoder(read)[FEATURES]
+            features = self.encoder(inputs)[FEATURES]
             with torch.no_grad():
-                self.encoder(after)
+                self.encoder(next_inputs)
         with torch.no_grad(), self.target_encoder_params.to_module(self.encoder, preserve_module_state=False):
-            after[CRITIC_FEATURES] = self.encoder(after.copy())[FEATURES]
-        losses = super().forward(read.update({FEATURES: now.detach(), CRITIC_FEATURES: now}))
-        minibatch.set(self.tensor_keys.priority, read[self.tensor_keys.priority])
+            next_inputs[CRITIC_FEATURES] = self.encoder(next_inputs.copy())[FEATURES]
+        losses = super().forward(inputs.update({FEATURES: features.detach(), CRITIC_FEATURES: features}))
+        minibatch.set(self.tensor_keys.priority, inputs[self.tensor_keys.priority])
         return losses
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
@@ -53,19 +53,21 @@ class SACLoss(objectives.SACLoss):
 
 
 def split_shared_encoder(networks: Mapping[str, Any]) -> tuple[dict[str, Any], nn.Module | None]:
-    """The networks of a loss without the encoder that its critic shares with the actor, and that encoder.
+    """Splits the encoder that a loss's critic shares with the actor from both networks.
 
-    Without a shared encoder, or with a state-value critic, the networks stay as they are.
+    Returns:
+        The loss's networks and the encoder; unchanged ones and ``None`` without a shared encoder, or with a
+        state-value critic.
     """
     critic = networks.get("qvalue_network")
     shared = [module for module in critic.modules() if getattr(module, "shared", False)] if critic else []
     if critic is None or not shared:
         return {**networks}, None
     actor, layers = networks["actor_network"], critic[-1]
-    shared[0].shared = False  # it need not look whether it has run: this loss says when
-    judged = [CRITIC_FEATURES if key == FEATURES else key for key in layers.in_keys]
-    over = {
+    shared[0].shared = False  # this loss runs it once itself
+    critic_keys = [CRITIC_FEATURES if key == FEATURES else key for key in layers.in_keys]
+    replaced = {
         "actor_network": ProbabilisticTensorDictSequential(actor[0][-1], actor[-1]),
-        "qvalue_network": TensorDictModule(layers.module, in_keys=judged, out_keys=layers.out_keys),
+        "qvalue_network": TensorDictModule(layers.module, in_keys=critic_keys, out_keys=layers.out_keys),
     }
-    return {**networks, **over}, shared[0]
+    return {**networks, **replaced}, shared[0]

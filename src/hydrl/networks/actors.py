@@ -1,4 +1,4 @@
-"""Actors: a head for each kind of action over a network of any architecture."""
+"""Actors for each kind of action, over a network of any architecture."""
 
 from typing import Literal, Unpack
 
@@ -14,9 +14,8 @@ from hydrl.networks.layers import noisy_layers
 from hydrl.specs import action_kind, mask_key
 
 ScaleKind = Literal["per_state", "log_std", "independent"]
-MIN_FLOATS = (
-    8_000  # numbers between bounds; of fewer, one action in 100 loses more than 0.1 % of its probability
-)
+# float32 values between two bounds; with fewer, 1 action in 100 loses more than 0.1 % of its probability
+MIN_FLOATS = 8_000
 
 
 def tanh_normal(
@@ -28,7 +27,7 @@ def tanh_normal(
         env: gives the action bounds and, by one reset, the size of the observation.
         scale: ``per_state``: an output of the network, mapped as ``NormalParamExtractor`` does;
             ``independent``: one learned parameter for each action dimension (Schulman et al. 2017).
-        scale_init: about the initial deviation, before squashing.
+        scale_init: approximate initial standard deviation, before squashing.
         **net: see :class:`hydrl.networks.build.NetworkOptions`.
     """
     warn_rounding(env)
@@ -60,7 +59,7 @@ def categorical(
 def gaussian(
     env: EnvBase, *, scale: ScaleKind = "independent", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
-    """A Gaussian without squashing for continuous actions; :func:`categorical` for discrete ones.
+    """Gaussian policy without squashing for continuous actions; :func:`categorical` for discrete ones.
 
     As in Stable-Baselines3 and CleanRL. Actions may lie outside the bounds:
     :class:`hydrl.envs.transforms.ActionClipping` clips them on their way to the environment.
@@ -68,7 +67,7 @@ def gaussian(
     Args:
         env: and the others as for :func:`tanh_normal`.
         scale: see :func:`tanh_normal`.
-        scale_init: standard deviation at the start.
+        scale_init: initial standard deviation.
     """
     if action_kind(env) in ("discrete", "multi-discrete"):
         return categorical(env, scale=scale, scale_init=scale_init, **net)
@@ -79,7 +78,7 @@ def gaussian(
 def stochastic(
     env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
-    """The policy that fits the actions: :func:`categorical`, or :func:`tanh_normal` if continuous."""
+    """Policy by the kind of action: :func:`categorical`, or :func:`tanh_normal` if continuous."""
     build = categorical if action_kind(env) in ("discrete", "multi-discrete") else tanh_normal
     return build(env, scale=scale, scale_init=scale_init, **net)
 
@@ -87,7 +86,7 @@ def stochastic(
 def q_value(
     env: EnvBase, *, noisy: float | None = None, dueling: bool = False, **net: Unpack[NetworkOptions]
 ) -> QValueActor:
-    """Q-network that acts greedily, with one value for each action (Mnih et al. 2015).
+    """Greedy Q-network with one value for each action (Mnih et al. 2015).
 
     Args:
         env: and the others as for :func:`tanh_normal`.
@@ -109,15 +108,15 @@ def distributional(
     dueling: bool,
     **net: Unpack[NetworkOptions],
 ) -> DistributionalQValueActor:
-    """Distributional Q-network that acts by the greatest mean return (C51, Bellemare et al. 2017).
+    """Distributional Q-network, greedy in the mean return (C51, Bellemare et al. 2017).
 
     Its ``action_value`` are log-probabilities, ``[..., atoms, actions]``.
 
     Args:
         env: and the others as for :func:`q_value`.
-        v_min: the least return of the scaled rewards; smaller ones count as this.
-        v_max: the greatest, more than ``v_min``.
-        atoms: returns at even distances; the loss reads them off the actor.
+        v_min: lower end of the support, in returns of scaled rewards; smaller ones are clipped to it.
+        v_max: upper end, above ``v_min``.
+        atoms: evenly spaced returns of the support, which the loss reads from the actor.
         dueling: as :func:`q_value`, with a value and an advantage for each atom (Hessel et al. 2018).
     """
     returns = heads.make_support(v_min, v_max, atoms).to(env.device)
@@ -126,17 +125,18 @@ def distributional(
 
 
 def warn_rounding(env: EnvBase, key: NestedKey = "action") -> None:
-    """Warns of action bounds between which float32 has few numbers.
+    """Warns of action bounds between which float32 has few values.
 
     The log-probability of a stored action then differs from that of the sampled one.
     """
     bounds = (env.base_env if isinstance(env, TransformedEnv) else env).full_action_spec_unbatched[key].space
     low, high = bounds.low.flatten().float(), bounds.high.flatten().float()
-    far = low.abs().maximum(high.abs())
-    between = (high - low) / (far.nextafter(far * 2) - far)
-    if (least := between.min()) < MIN_FLOATS:
-        a, b = (bound[between.argmin()].item() for bound in (low, high))
+    magnitude = low.abs().maximum(high.abs())
+    floats_between = (high - low) / (magnitude.nextafter(magnitude * 2) - magnitude)
+    if (fewest := floats_between.min()) < MIN_FLOATS:
+        lower, upper = (bound[floats_between.argmin()].item() for bound in (low, high))
         warn_once(
-            f"an action's bounds are {a:,.10g} and {b:,.10g}, between which float32 has {least:,.0f} values: "
-            "too few for its probability. Rescale it, as by gymnasium.wrappers.RescaleAction."
+            f"an action's bounds are {lower:,.10g} and {upper:,.10g}, between which float32 has "
+            f"{fewest:,.0f} values: too few for its probability. Rescale it, as by "
+            "gymnasium.wrappers.RescaleAction."
         )

@@ -1,4 +1,4 @@
-"""Critics: values of states and actions, over a network of any architecture."""
+"""Critics of states and actions, over a network of any architecture."""
 
 from typing import Unpack
 

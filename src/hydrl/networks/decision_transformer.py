@@ -14,9 +14,7 @@ from hydrl.errors import UserError
 from hydrl.library_setup import warn_once
 from hydrl.specs import CONTEXT_KEYS, observation_keys, total_size
 
-TARGET_QUANTILE = (
-    0.9  # share of the data's episodes that return less than what is asked for where nobody says it
-)
+TARGET_QUANTILE = 0.9  # of the dataset's episode returns, the default target
 
 
 def decision_transformer(
@@ -66,11 +64,11 @@ def decision_transformer(
 class DecisionTransformer(TensorDictModuleBase):
     """Policy that predicts actions from returns to go, observations and earlier actions.
 
-    In training it reads pieces of episodes, ``[..., time]``, with their ``return_to_go``. In acting it reads
-    a step, ``[...]``, and keeps earlier ones in the entry ``context``; the return to go is the target return
-    less ``episode_reward``, which no transform has scaled. A shorter episode stands at the beginning of the
-    context; attention is causal, so nothing reads what follows. TorchRL's
-    ``DecisionTransformerInferenceWrapper`` would read padding zeros as steps.
+    In training it reads windows of episodes, ``[..., time]``, with their ``return_to_go``. In acting it reads
+    one step, ``[...]``, and earlier ones from the entry ``context``; the return to go is the target return
+    minus the unscaled ``episode_reward``. A shorter episode fills the beginning of the context; attention is
+    causal, so nothing reads the padding. TorchRL's ``DecisionTransformerInferenceWrapper`` would read padding
+    zeros as steps.
 
     ``step_count`` is read with the observation, in place of the paper's embedding of time, which TorchRL's
     network lacks: a small return to go may mean success, or that the episode is nearly over.
@@ -118,23 +116,23 @@ class DecisionTransformer(TensorDictModuleBase):
 
     def fit(self, rows: TensorDictBase) -> None:
         """Sets the scale of returns and the episode length from a dataset, ``[rows]`` of whole episodes."""
-        to_go = rows["return_to_go"]
-        self.loc.copy_(to_go.mean())
-        self.scale.copy_(to_go.std(unbiased=False).clamp_min(1e-6))
+        returns_to_go = rows["return_to_go"]
+        self.loc.copy_(returns_to_go.mean())
+        self.scale.copy_(returns_to_go.std(unbiased=False).clamp_min(1e-6))
         self.length.copy_(rows["step_count"].max() + 1)
         if not self.has_target_return:
             counts = rows["episode"].unique_consecutive(return_counts=True)[1]
-            returns = (to_go + rows["episode_reward"])[counts.cumsum(0) - 1]
+            returns = (returns_to_go + rows["episode_reward"])[counts.cumsum(0) - 1]
             self.target_return.copy_(returns.quantile(TARGET_QUANTILE))
-            reached = f"{self.target_return.item():,.1f}"
-            warn_once(f"eval.target_return={reached}, the 90th percentile of the dataset's episode returns.")
+            text = f"{self.target_return.item():,.1f}"
+            warn_once(f"eval.target_return={text}, the 90th percentile of the dataset's episode returns.")
 
     def make_tensordict_primer(self) -> TensorDictPrimer:
         """The transform that adds an empty context at the beginning of episodes."""
         context, steps = CONTEXT_KEYS
         context_spec = Unbounded((self.context, sum(self.sizes)), device=self.low.device)
-        counted = Unbounded((1,), dtype=torch.int64, device=self.low.device)
-        return TensorDictPrimer({context: context_spec, steps: counted}, expand_specs=True)
+        count_spec = Unbounded((1,), dtype=torch.int64, device=self.low.device)
+        return TensorDictPrimer({context: context_spec, steps: count_spec}, expand_specs=True)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes the action; in acting also the context of the next step."""
@@ -148,26 +146,26 @@ class DecisionTransformer(TensorDictModuleBase):
         """Acts at a step ``[...]``, and updates the context."""
         shape = tensordict.shape
         tokens, steps = (tensordict[key] for key in CONTEXT_KEYS)
-        to_go = self.scale_returns(self.target_return - tensordict["episode_reward"])
-        now = torch.cat([to_go, self.concat_observation(tensordict, steps)], -1).reshape(
+        return_to_go = self.scale_returns(self.target_return - tensordict["episode_reward"])
+        token = torch.cat([return_to_go, self.concat_observation(tensordict, steps)], -1).reshape(
             -1, sum(self.sizes[:2])
         )
         tokens, steps = tokens.reshape(-1, *tokens.shape[-2:]), steps.reshape(-1)
         tokens = torch.where((steps >= self.context)[:, None, None], tokens.roll(-1, 1), tokens)
-        place = steps.clamp_max(self.context - 1)
-        row = torch.arange(len(place), device=place.device)
-        now = torch.cat([now, now.new_zeros(len(now), self.sizes[2])], -1)
-        tokens = tokens.index_put((row, place), now)
-        action = self.predict_actions(*tokens.split(self.sizes, -1))[row, place]
-        tokens[row, place, sum(self.sizes[:2]) :] = action
+        position = steps.clamp_max(self.context - 1)
+        rows = torch.arange(len(position), device=position.device)
+        token = torch.cat([token, token.new_zeros(len(token), self.sizes[2])], -1)
+        tokens = tokens.index_put((rows, position), token)
+        action = self.predict_actions(*tokens.split(self.sizes, -1))[rows, position]
+        tokens[rows, position, sum(self.sizes[:2]) :] = action
         tensordict.set("action", action.reshape(*shape, -1))
         context, count = CONTEXT_KEYS
         tensordict.set(("next", context), tokens.reshape(*shape, *tokens.shape[1:]))
         return tensordict.set(("next", count), (steps + 1).reshape(*shape, 1))
 
-    def predict_actions(self, to_go: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+    def predict_actions(self, returns_to_go: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """Actions at each of ``[..., time]`` steps, within the bounds, from earlier ones."""
-        squashed = self.network(observations, actions, to_go).tanh()
+        squashed = self.network(observations, actions, returns_to_go).tanh()
         return self.low + (squashed + 1) / 2 * (self.high - self.low)
 
     def scale_returns(self, returns: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""Encoders: one reader for each observation entry by its kind, and their outputs concatenated.
+"""Encoders: one network for each observation entry, with concatenated outputs.
 
-Vectors are read as they are; images by published convolutional networks.
+Vectors pass unchanged; images are read by published convolutional networks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -21,8 +21,8 @@ from hydrl.specs import is_image, require_entries
 
 Reader = Literal["auto", "mlp", "cnn", "impala", "minatar"]
 Scale = Literal["bounds", "bytes"]
-MIN_CNN_SIDE = 36  # pixels of a side, the least that Nature's strides leave something of
-UNBOUNDED = 2.0**31  # bounds as far apart are none, but the ends of a kind of numbers
+MIN_CNN_SIDE = 36  # pixels; Nature's strides need images at least this wide and high
+UNBOUNDED = 2.0**31  # a wider range is that of a dtype, not bounds of an image
 
 
 class Encoder(SharedModule):
@@ -32,7 +32,7 @@ class Encoder(SharedModule):
 
 
 class EntryEncoders(nn.Module):
-    """Reads several entries, each by its own network, and concatenates the outputs.
+    """Network that reads several entries, each by its own network, and concatenates the outputs.
 
     Args:
         readers: networks by entry, in order.
@@ -44,17 +44,17 @@ class EntryEncoders(nn.Module):
 
     def forward(self, *entries: Tensor) -> Tensor:
         """Entries ``[..., *shape]``, each of its own shape, to ``[..., size]``."""
-        read = [reader(entry) for reader, entry in zip(self.readers.values(), entries, strict=True)]
-        return read[0] if len(read) == 1 else torch.cat(read, -1)
+        outputs = [reader(entry) for reader, entry in zip(self.readers.values(), entries, strict=True)]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
 
 
 class ImageEncoder(nn.Module):
-    """Reads images by a network of ``[batch, C, H, W]``, for any leading dimensions.
+    """Network that scales images and reads them by a CNN, for any leading dimensions.
 
     Args:
-        net: returns ``[batch, size]``.
-        low: subtracted from pixels, ``[C, 1, 1]`` or a number; ``None`` for nothing.
-        span: pixels are then divided by it, likewise.
+        net: from ``[batch, C, H, W]`` to ``[batch, size]``.
+        low: subtracted from pixels, ``[C, 1, 1]`` or a number; ``None`` subtracts nothing.
+        span: divisor of pixels after that, likewise.
         channels_last: whether to use that memory format on a CPU, which is faster for several convolutions
             and slower for one.
     """
@@ -73,7 +73,7 @@ class ImageEncoder(nn.Module):
         super().__init__()
         self.net, self.channels_last = net, channels_last
         for name, value in (("low", low), ("span", span)):
-            if isinstance(value, Tensor):  # follows the network to its device, and is in no checkpoint
+            if isinstance(value, Tensor):  # moves with the network, and is not in checkpoints
                 self.register_buffer(name, value, persistent=False)
             else:
                 setattr(self, name, value)
@@ -132,8 +132,8 @@ def minatar(channels: int, features: int | None = 128, first: int = 16) -> nn.Se
 
 def add_linear(convolutions: nn.Sequential, features: int | None) -> nn.Sequential:
     """Adds a linear layer over convolutions; none for ``features=None``."""
-    # The last activation changes places with what puts its numbers in a row. Before that a compiled update
-    # stores where it is zero, and of truth values PyTorch 2.15 stores a million in 16 ms.
+    # The last activation comes after the flattening: before it a compiled update stores where the activation
+    # is zero, and PyTorch 2.15 takes 16 ms to store a million booleans.
     convolutions.append(convolutions.pop(-2))
     return nn.Sequential(convolutions, *([nn.LazyLinear(features), nn.ReLU()] if features else []))
 
@@ -155,13 +155,13 @@ def encoder(
 
     Args:
         env: gives the entries.
-        in_keys: which of them are read.
+        in_keys: the entries that are read.
         reader: of images: ``cnn`` (Nature's), ``impala``, ``minatar``, ``mlp`` (flattened pixels) or
             ``auto``: Nature's if they are large enough, else ``minatar``.
-        features: units of the layer over convolutions; ``None``: as published.
-        channels: of the first convolution; the others keep their proportion; ``None``: as published.
+        features: units of the linear layer over convolutions; ``None``: as published.
+        channels: of the first convolution; the others scale with it; ``None``: as published.
         scale: of images: ``bounds`` scales each channel's bounds to 0 and 1, and leaves channels without
-            bounds; ``bytes``, of old runs, does so for integers alone. Both divide uint8 by the greatest
+            bounds; ``bytes``, for old runs, does so for integers only. Both divide uint8 by the greatest
             value.
         **entries: a reader for an entry by name, in place of ``reader``.
 
@@ -172,6 +172,32 @@ def encoder(
     require_entries(spec, in_keys)
     names = ["_".join(key) if isinstance(key, tuple) else key for key in in_keys]
     images = [name for name, key in zip(names, in_keys, strict=True) if is_image(spec, key)]
+    check_readers(reader, entries, names, images)
+    if not images:
+        for key, value in (("features", features), ("channels", channels)):
+            if value is not None:
+                problem = f"it is for images, and {', '.join(names)} has none"
+                raise UserError(f"encoder.{key}={value}: {problem}. Leave it out.")
+        return None
+    networks = {}
+    for name, key in zip(names, in_keys, strict=True):
+        shape = spec[key].shape[spec.ndim :]
+        kind = entries.get(name, reader) if name in images else "vector"
+        key_name = f"encoder.{name}" if name in entries else "encoder"
+        networks[name] = make_reader(
+            key_name, spec[key], shape, kind, scale, features=features, first=channels
+        )
+    return TensorDictModule(EntryEncoders(networks), in_keys=[*in_keys], out_keys=["features"])
+
+
+def check_readers(
+    reader: str, entries: Mapping[str, str], names: Sequence[str], images: Sequence[str]
+) -> None:
+    """Refuses readers that do not fit the entries ``names``, of which ``images`` are images.
+
+    Raises:
+        UserError: naming the reader.
+    """
     if unknown := sorted(entries.keys() - {*names}):
         raise UserError(
             f"encoder.{unknown[0]}={entries[unknown[0]]}: no such entry. Entries are {', '.join(names)}."
@@ -182,60 +208,45 @@ def encoder(
         )
     for name in (name for name in entries if entries[name] in CONVOLUTIONS and name not in images):
         raise UserError(f"encoder.{name}={entries[name]}: {name} is a vector, not an image. Write mlp.")
-    if not images:
-        for key, value in (("features", features), ("channels", channels)):
-            if value is not None:
-                none = f"it is for images, and {', '.join(names)} has none"
-                raise UserError(f"encoder.{key}={value}: {none}. Leave it out.")
-        return None
-    networks = {}
-    for name, key in zip(names, in_keys, strict=True):
-        shape = spec[key].shape[spec.ndim :]
-        chosen = entries.get(name, reader) if name in images else "vector"
-        option = f"encoder.{name}" if name in entries else "encoder"
-        networks[name] = make_reader(
-            option, spec[key], shape, chosen, scale, features=features, first=channels
-        )
-    return TensorDictModule(EntryEncoders(networks), in_keys=[*in_keys], out_keys=["features"])
 
 
 def make_reader(
-    option: str, spec: TensorSpec, shape: Sequence[int], chosen: str, scale: Scale, **widths: int | None
+    key_name: str, spec: TensorSpec, shape: Sequence[int], kind: str, scale: Scale, **widths: int | None
 ) -> nn.Module:
     """The network that reads an entry ``[..., *shape]``.
 
     Args:
-        option: the key that chose the reader, for messages.
+        key_name: the key that chose the reader, for messages.
         spec: of the entry.
         shape: without batch dimensions.
-        chosen: a reader, or ``vector``.
+        kind: a reader, or ``vector``.
         scale: see :func:`encoder`.
-        **widths: that differ from the published ones.
+        **widths: numbers of units that differ from the published ones.
 
     Raises:
         UserError: for an image too small for the strides.
     """
-    if chosen == "vector":
+    if kind == "vector":
         return nn.Identity()
     channels, *sides = shape
-    if chosen == "auto":
-        chosen = "cnn" if min(sides) >= MIN_CNN_SIDE else "minatar"
-    if chosen == "cnn" and min(sides) < MIN_CNN_SIDE:
+    if kind == "auto":
+        kind = "cnn" if min(sides) >= MIN_CNN_SIDE else "minatar"
+    if kind == "cnn" and min(sides) < MIN_CNN_SIDE:
         size = " x ".join(map(str, sides))
         raise UserError(
-            f"{option}=cnn: images of {size} are below {MIN_CNN_SIDE} x {MIN_CNN_SIDE}, the least for its "
+            f"{key_name}=cnn: images of {size} are below {MIN_CNN_SIDE} x {MIN_CNN_SIDE}, the least for its "
             "strides. Write minatar or impala."
         )
     kwargs = {name: width for name, width in widths.items() if width}
-    net = CONVOLUTIONS[chosen](channels, **kwargs) if chosen in CONVOLUTIONS else nn.Flatten()
+    net = CONVOLUTIONS[kind](channels, **kwargs) if kind in CONVOLUTIONS else nn.Flatten()
     low, span = image_scaling(spec, shape, scale)
-    return ImageEncoder(net, low, span, channels_last=chosen in ("cnn", "impala"))
+    return ImageEncoder(net, low, span, channels_last=kind in ("cnn", "impala"))
 
 
 def image_scaling(
     spec: TensorSpec, shape: Sequence[int], scale: Scale
 ) -> tuple[float | Tensor | None, float | Tensor | None]:
-    """What is subtracted from an image's pixels, and what they are then divided by.
+    """The offset that is subtracted from pixels, and the divisor after that.
 
     Args:
         spec: of the image, with its bounds.
@@ -243,7 +254,7 @@ def image_scaling(
         scale: see :func:`encoder`.
 
     Returns:
-        Each ``None`` for nothing, one number, or ``[C, 1, 1]`` where the bounds of channels differ.
+        For each ``None``, one number, or ``[C, 1, 1]`` if the bounds of channels differ.
     """
     if spec.dtype == torch.uint8 or (scale == "bytes" and not spec.dtype.is_floating_point):
         return None, float(spec.space.high.max())
@@ -251,14 +262,14 @@ def image_scaling(
         return None, None
     low = spec.space.low.reshape(-1, *shape)[0].flatten(1).amin(1).double()
     span = spec.space.high.reshape(-1, *shape)[0].flatten(1).amax(1).double() - low
-    known = span < UNBOUNDED
-    if not known.all():
+    is_bounded = span < UNBOUNDED
+    if not is_bounded.all():
         warn_once(
             f"encoder.scale={scale}: an image without bounds is not scaled. If its values are not about 0 to "
             "1, give its space bounds, or scale it in a wrapper."
         )
-    low = torch.where(known, low, 0.0).float()
-    span = torch.where(known & (span > 0), span, 1.0).float()
+    low = torch.where(is_bounded, low, 0.0).float()
+    span = torch.where(is_bounded & (span > 0), span, 1.0).float()
     if len({*low.tolist()}) > 1 or len({*span.tolist()}) > 1:
         return low[:, None, None], span[:, None, None]
     return low[0].item() or None, None if span[0] == 1 else span[0].item()

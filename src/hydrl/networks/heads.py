@@ -1,4 +1,4 @@
-"""Heads: the last part of a network, made from the action spec; they know nothing of the layers before."""
+"""Heads: the last part of a network, made from the action spec, independent of the layers below."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -35,12 +35,10 @@ from hydrl.networks.layers import ConcatSequential, Layers, activation_class
 from hydrl.specs import choice_sizes, nested_spec, sibling_key
 
 Scale = Literal["per_state", "log_std", "independent"]
-MASKED_LOGIT = (
-    -1e9
-)  # a logit of probability 0; what is made of an infinite one has no gradient that is a number
-POLICY_GAIN = 0.01  # gain of a policy's last layer, so that it begins near the same for all observations
+MASKED_LOGIT = -1e9  # a logit of probability 0; the gradient of an infinite one would be NaN
+POLICY_GAIN = 0.01  # gain of a policy's last layer: initially almost the same policy for all observations
 
-MakeLayers = Callable[[int], nn.Module]  # layers with an output of so many numbers
+MakeLayers = Callable[[int], nn.Module]  # builds hidden layers with an output of a given size
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,9 @@ class Head:
         make_net: builds the module that writes ``out_keys``, from a function that builds the hidden layers
             with an output of a given size, ``[..., size]``.
         out_keys: the entries it writes.
-        wrap: makes the actor or critic of that module.
+        wrap: makes an actor or critic from that module.
         gain: of the last layer, for orthogonal initialisation.
-        takes_action: whether it reads the action beside the observation.
+        takes_action: whether it reads the action in addition to the observation.
     """
 
     make_net: Callable[[Any], nn.Module]
@@ -63,11 +61,11 @@ class Head:
     takes_action: bool = False
 
     def build(
-        self, layers: MakeLayers, in_keys: Sequence[NestedKey], before: Sequence[TensorDictModuleBase] = ()
+        self, layers: MakeLayers, in_keys: Sequence[NestedKey], preceding: Sequence[TensorDictModuleBase] = ()
     ) -> TensorDictModuleBase:
-        """The actor or critic: this head over ``layers``, which read ``in_keys``, after ``before``."""
+        """The actor or critic: this head over ``layers``, which read ``in_keys``, after ``preceding``."""
         net = TensorDictModule(self.make_net(layers), in_keys=in_keys, out_keys=self.out_keys)
-        return self.wrap(TensorDictSequential(*before, net) if before else net)
+        return self.wrap(TensorDictSequential(*preceding, net) if preceding else net)
 
 
 def tanh_normal(
@@ -77,7 +75,7 @@ def tanh_normal(
 
     Args:
         spec: of the action, ``[..., size]``.
-        key: of the action; the distribution's parameters stand beside it.
+        key: of the action; the distribution's parameters are its siblings.
         scale: see :func:`hydrl.networks.actors.tanh_normal`, as ``scale_init``.
     """
     bounds = {"low": spec.space.low, "high": spec.space.high}
@@ -88,24 +86,24 @@ def tanh_normal(
 def gaussian(
     spec: TensorSpec, key: NestedKey = "action", *, scale: Scale = "independent", scale_init: float = 1.0
 ) -> Head:
-    """A Gaussian without squashing, whatever the bounds; arguments as of :func:`tanh_normal`."""
+    """Head of a Gaussian policy without squashing; arguments as of :func:`tanh_normal`."""
     net = partial(loc_and_scale, size=spec.shape[-1], scale=scale, scale_init=scale_init)
     return distribution_head(net, ["loc", "scale"], spec, key, IndependentNormal, {})
 
 
 def loc_and_scale(layers: MakeLayers, size: int, scale: Scale, scale_init: float) -> nn.Module:
-    """Layers that end in the mean and the standard deviation of ``size`` action dimensions."""
+    """Network that ends in the mean and standard deviation of ``size`` action dimensions."""
     if scale == "independent":
         return ConcatSequential(
             layers(size), AddStateIndependentNormalScale(size, init_value=math.log(scale_init))
         )
     net = layers(2 * size)
-    mapped = LogStd() if scale == "log_std" else NormalParamExtractor(f"biased_softplus_{scale_init}")
-    return ConcatSequential(*(net if isinstance(net, nn.Sequential) else [net]), mapped)
+    scale_module = LogStd() if scale == "log_std" else NormalParamExtractor(f"biased_softplus_{scale_init}")
+    return ConcatSequential(*(net if isinstance(net, nn.Sequential) else [net]), scale_module)
 
 
 class LogStd(nn.Module):
-    """Mean and standard deviation from a mean and a log standard deviation, which is clamped to -20..2.
+    """Module from mean and log standard deviation, clamped to -20..2, to mean and standard deviation.
 
     As in SAC's published code (Haarnoja et al. 2018) and in Stable-Baselines3.
     """
@@ -125,11 +123,13 @@ def categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey 
         mask: the entry of the action mask; invalid actions have no probability.
     """
     one_hot = isinstance(spec, OneHot)
-    known: dict[str, Any] = {}
-    chosen: Callable[..., Distribution] = OneHotCategorical if one_hot else Categorical
+    distribution_kwargs: dict[str, Any] = {}
+    distribution: Callable[..., Distribution] = OneHotCategorical if one_hot else Categorical
     if mask is not None:
-        chosen, known = masked_categorical, {"one_hot": one_hot}
-    return distribution_head(lambda layers: layers(spec.space.n), ["logits"], spec, key, chosen, known, mask)
+        distribution, distribution_kwargs = masked_categorical, {"one_hot": one_hot}
+    return distribution_head(
+        lambda layers: layers(spec.space.n), ["logits"], spec, key, distribution, distribution_kwargs, mask
+    )
 
 
 class OneHotCategorical(OneHotOfTorchRL):
@@ -145,8 +145,8 @@ def masked_categorical(logits: Tensor, mask: Tensor, one_hot: bool) -> Distribut
 
     TorchRL's ``MaskedOneHotCategorical`` gives no log-probability of a sample in a compiled loss.
     """
-    kind = OneHotCategorical if one_hot else Categorical
-    return kind(logits=logits.masked_fill(~mask, MASKED_LOGIT))
+    distribution = OneHotCategorical if one_hot else Categorical
+    return distribution(logits=logits.masked_fill(~mask, MASKED_LOGIT))
 
 
 def multi_categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
@@ -154,35 +154,34 @@ def multi_categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: Nest
 
     Args:
         spec: of the action, ``[choices]``.
-        key: of the action; the logits, ``[..., options of all choices]``, stand beside it.
+        key: of the action; the logits, ``[..., options of all choices]``, are its sibling.
         mask: the entry of the action mask, likewise; invalid options have no probability.
     """
     sizes = torch.tensor(choice_sizes(spec), device=spec.device)
     option = torch.arange(int(sizes.max()), device=spec.device)
     valid = option < sizes.unsqueeze(-1)
-    places = (sizes.cumsum(0) - sizes).unsqueeze(-1) + option
-    table = {"places": places * valid, "valid": valid}
-    return distribution_head(
-        lambda layers: layers(int(sizes.sum())), ["logits"], spec, key, independent_categoricals, table, mask
-    )
+    logit_indices = (sizes.cumsum(0) - sizes).unsqueeze(-1) + option
+    distribution_kwargs = {"logit_indices": logit_indices * valid, "valid": valid}
+    options = independent_categoricals, distribution_kwargs, mask
+    return distribution_head(lambda layers: layers(int(sizes.sum())), ["logits"], spec, key, *options)
 
 
 def independent_categoricals(
-    logits: Tensor, places: Tensor, valid: Tensor, mask: Tensor | None = None
+    logits: Tensor, logit_indices: Tensor, valid: Tensor, mask: Tensor | None = None
 ) -> Independent:
     """Distribution of several independent categoricals.
 
     Args:
         logits: ``[..., options of all choices]``.
-        places: ``[choices, most]``, the index of each option's logit.
-        valid: ``[choices, most]``, which options a choice has; the others get the least finite logit, as with
-            -inf the gradient of a divergence is NaN.
-        mask: which of the options are valid actions.
+        logit_indices: ``[choices, most]``, the index of each option's logit.
+        valid: ``[choices, most]``, the options that a choice has; the others get the lowest finite logit, as
+            with -inf the gradient of a divergence is NaN.
+        mask: ``[..., options of all choices]``, the valid actions.
     """
     if mask is not None:
         logits = logits.masked_fill(~mask, MASKED_LOGIT)
-    least = torch.finfo(logits.dtype).min
-    return Independent(Categorical(logits=logits[..., places].masked_fill(~valid, least)), 1)
+    lowest = torch.finfo(logits.dtype).min
+    return Independent(Categorical(logits=logits[..., logit_indices].masked_fill(~valid, lowest)), 1)
 
 
 def distribution_head(
@@ -191,49 +190,49 @@ def distribution_head(
     spec: TensorSpec,
     key: NestedKey,
     distribution: Callable[..., Distribution],
-    known: dict[str, Any],
+    distribution_kwargs: dict[str, Any],
     mask: NestedKey | None = None,
 ) -> Head:
-    """Head with a distribution over actions, whose ``parameters`` stand beside ``key``.
+    """Head with a distribution over actions, whose ``parameters`` are siblings of ``key``.
 
-    Arguments in ``known`` are constant; a ``mask`` comes from the environment.
+    Arguments in ``distribution_kwargs`` are constant; a ``mask`` comes from the environment.
     """
     names = {parameter: sibling_key(key, parameter) for parameter in parameters}
-    acting = partial(
+    make_actor = partial(
         ProbabilisticActor,
         in_keys=[*names.values()] if mask is None else {**names, "mask": mask},
         out_keys=[key],
         spec=spec,
         distribution_class=distribution,
-        distribution_kwargs=known,
+        distribution_kwargs=distribution_kwargs,
         return_log_prob=True,
         log_prob_key=sibling_key(key, "action_log_prob"),
     )
-    return Head(net, [*names.values()], acting, POLICY_GAIN)
+    return Head(net, [*names.values()], make_actor, POLICY_GAIN)
 
 
 def deterministic(spec: TensorSpec, key: NestedKey = "action") -> Head:
-    """Head of a deterministic policy within the bounds; the unsquashed action stands beside ``key``."""
+    """Head of a deterministic policy within the bounds; the unsquashed action is a sibling of ``key``."""
     param = sibling_key(key, "param")
 
-    def whole(net: TensorDictModuleBase) -> TensorDictSequential:
+    def wrap(net: TensorDictModuleBase) -> TensorDictSequential:
         return TensorDictSequential(net, TanhModule(in_keys=[param], out_keys=[key], spec=spec))
 
-    return Head(lambda layers: layers(spec.shape[-1]), [param], whole)
+    return Head(lambda layers: layers(spec.shape[-1]), [param], wrap)
 
 
 def q_value(
     spec: TensorSpec, key: NestedKey = "action", *, dueling: bool = False, mask: NestedKey | None = None
 ) -> Head:
-    """Head of a greedy Q-network; of equal values the first action is taken.
+    """Head of a greedy Q-network; among equal values the first action is taken.
 
-    TorchRL's one-hot action would have a one for each of them, and sum their values.
+    TorchRL's one-hot action would have several ones then, and sum their values.
 
     Args:
         spec: of the action.
-        key: of the action; its values stand beside it.
+        key: of the action; its values are its sibling.
         dueling: see :func:`dueling_network`.
-        mask: the entry of the action mask; invalid actions have the least value.
+        mask: the entry of the action mask; invalid actions have the lowest value.
     """
     actions, names = spec.space.n, {"action_value_key": sibling_key(key, "action_value"), "action_key": key}
     names["chosen_action_value_key"] = sibling_key(key, "chosen_action_value")
@@ -241,12 +240,12 @@ def q_value(
     def net(layers: Any) -> nn.Module:
         return dueling_network(layers, actions, 1) if dueling else layers(actions)
 
-    def whole(values: TensorDictModuleBase) -> QValueActor:
+    def wrap(values: TensorDictModuleBase) -> QValueActor:
         return set_one_hot_choice(
             QValueActor(values, spec=nested_spec(spec, key), action_mask_key=mask, **names), argmax_one_hot
         )
 
-    return Head(net, [names["action_value_key"]], whole)
+    return Head(net, [names["action_value_key"]], wrap)
 
 
 def distributional(
@@ -254,8 +253,8 @@ def distributional(
 ) -> Head:
     """Head of a distributional Q-network: log-probabilities of ``returns``, ``[..., atoms, actions]``.
 
-    It acts by the greatest mean. With a ``mask`` invalid actions get the least numbers, as TorchRL's actor
-    masks values alone.
+    It is greedy in the mean. With a ``mask`` invalid actions get the lowest numbers; TorchRL's actor masks
+    values only.
     """
     actions, atoms = spec.space.n, len(returns)
 
@@ -264,18 +263,20 @@ def distributional(
             return dueling_network(layers, (atoms, actions), (atoms, 1))
         return ConcatSequential(layers(atoms * actions), nn.Unflatten(-1, (atoms, actions)))
 
-    def whole(scores: TensorDictModuleBase) -> QValueActor:
+    def wrap(log_probs: TensorDictModuleBase) -> QValueActor:
         if mask is not None:
-            heeding = TensorDictModule(
+            masking = TensorDictModule(
                 mask_log_probs, in_keys=["action_value", mask], out_keys=["action_value"]
             )
-            scores = TensorDictSequential(scores, DistributionalDQNnet(), heeding)
-        acting = DistributionalQValueActor(scores, spec=spec, support=returns, make_log_softmax=mask is None)
+            log_probs = TensorDictSequential(log_probs, DistributionalDQNnet(), masking)
+        actor = DistributionalQValueActor(
+            log_probs, spec=spec, support=returns, make_log_softmax=mask is None
+        )
         return set_one_hot_choice(
-            acting, partial(argmax_one_hot if mask is None else masked_argmax_one_hot, returns=returns)
+            actor, partial(argmax_one_hot if mask is None else masked_argmax_one_hot, returns=returns)
         )
 
-    return Head(net, ["action_value"], whole)
+    return Head(net, ["action_value"], wrap)
 
 
 def state_value(key: NestedKey = "state_value") -> Head:
@@ -326,21 +327,21 @@ def dueling_network(
 def make_support(v_min: float, v_max: float, atoms: int) -> Tensor:
     """The returns of a distributional critic, ``[atoms]``, evenly from ``v_min`` to ``v_max``.
 
-    TorchRL's projection divides by their distance in float32, and for one support in fifteen that puts the
-    greatest return past the last atom, into the next row or out of the minibatch. Then ``v_max`` is lowered
-    by its last bits.
+    TorchRL's projection divides by their distance in float32. For one support in fifteen that puts the
+    highest return past the last atom, into the next row or out of the minibatch; ``v_max`` is then lowered by
+    its last bits.
     """
     while True:
         returns = torch.linspace(v_min, v_max, atoms)
-        least, greatest = returns[0].item(), returns[-1].item()
-        if (returns[-1] - least) / ((greatest - least) / (atoms - 1)) <= atoms - 1:
+        lowest, highest = returns[0].item(), returns[-1].item()
+        if (returns[-1] - lowest) / ((highest - lowest) / (atoms - 1)) <= atoms - 1:
             return returns
         v_max = torch.nextafter(returns[-1], returns[0]).item()
 
 
-def set_one_hot_choice(actor: QValueActor, choice: Callable[[Tensor], Tensor]) -> QValueActor:
-    """Makes an actor choose its one-hot actions by ``choice``."""
-    actor[-1].action_func_mapping["one_hot"] = choice
+def set_one_hot_choice(actor: QValueActor, choose: Callable[[Tensor], Tensor]) -> QValueActor:
+    """Makes an actor choose its one-hot actions by ``choose``."""
+    actor[-1].action_func_mapping["one_hot"] = choose
     return actor
 
 
@@ -351,13 +352,13 @@ def argmax_one_hot(values: Tensor, returns: Tensor | None = None) -> Tensor:
     return torch.zeros_like(values, dtype=torch.long).scatter_(-1, values.argmax(-1, keepdim=True), 1)
 
 
-def masked_argmax_one_hot(scores: Tensor, returns: Tensor) -> Tensor:
-    """The same of log-probabilities ``[..., atoms, actions]`` after :func:`mask_log_probs`."""
-    least = torch.finfo(scores.dtype).min
-    means = (scores.exp() * returns.unsqueeze(-1)).sum(-2)
-    return argmax_one_hot(means.masked_fill(scores.amax(-2) == least, least))
+def masked_argmax_one_hot(log_probs: Tensor, returns: Tensor) -> Tensor:
+    """Greedy valid one-hot actions of log-probabilities ``[..., atoms, actions]`` with a mask applied."""
+    lowest = torch.finfo(log_probs.dtype).min
+    means = (log_probs.exp() * returns.unsqueeze(-1)).sum(-2)
+    return argmax_one_hot(means.masked_fill(log_probs.amax(-2) == lowest, lowest))
 
 
-def mask_log_probs(scores: Tensor, mask: Tensor) -> Tensor:
-    """Log-probabilities ``[..., atoms, actions]``, the least number for invalid actions of ``mask``."""
-    return scores.masked_fill(~mask.unsqueeze(-2), torch.finfo(scores.dtype).min)
+def mask_log_probs(log_probs: Tensor, mask: Tensor) -> Tensor:
+    """Log-probabilities ``[..., atoms, actions]``, with the lowest number for invalid actions."""
+    return log_probs.masked_fill(~mask.unsqueeze(-2), torch.finfo(log_probs.dtype).min)

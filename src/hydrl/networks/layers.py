@@ -82,7 +82,7 @@ class ActionValueLayers(Layers):
 
 
 def activation_class(name: str) -> type[nn.Module]:
-    """``"Tanh"`` to ``torch.nn.Tanh``.
+    """The activation class of ``torch.nn`` by name.
 
     Raises:
         UserError: if ``torch.nn`` has no activation of that name that is built without arguments.
@@ -100,10 +100,10 @@ def activation_class(name: str) -> type[nn.Module]:
 
 
 def init_weights(module: TensorDictModuleBase, init: str | None, last_gain: float) -> TensorDictModuleBase:
-    """Initialises linear and convolutional layers.
+    """Initialises linear and convolutional layers in place.
 
     Args:
-        module: with known sizes; changed in place and returned.
+        module: with known sizes.
         init: ``orthogonal`` with gain sqrt(2) and zero biases (Saxe et al. 2014; for PPO, Andrychowicz et al.
             2021), or ``None`` for PyTorch's.
         last_gain: gain of the last layer.
@@ -122,7 +122,7 @@ class BatchRenorm(BatchRenorm1d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Entries ``[..., num_features]``, standardised; in ``train()`` mode by their own batch."""
-        self.num_batches_tracked.clamp_max_(self.warmup_steps)  # TorchRL's own would count on: 2, 3, ...
+        self.num_batches_tracked.clamp_max_(self.warmup_steps)  # TorchRL's own counts on: 2, 3, ...
         return super().forward(x.reshape(-1, x.shape[-1])).reshape(x.shape)
 
 
@@ -138,9 +138,9 @@ class NoisyLinear(modules.NoisyLinear):
         """Entries ``[..., in_features]``; noisy in ``train()`` mode and where actions are explored."""
         if not self.training and exploration_type() is not ExplorationType.RANDOM:
             return nn.functional.linear(x, self.weight_mu, self.bias_mu)
-        into, out = self._scale_noise(self.in_features), self._scale_noise(self.out_features)
-        weight = self.weight_mu + self.weight_sigma * out.outer(into)
-        return nn.functional.linear(x, weight, self.bias_mu + self.bias_sigma * out)
+        input_noise, output_noise = self._scale_noise(self.in_features), self._scale_noise(self.out_features)
+        weight = self.weight_mu + self.weight_sigma * output_noise.outer(input_noise)
+        return nn.functional.linear(x, weight, self.bias_mu + self.bias_sigma * output_noise)
 
 
 def noisy_layers(module: TensorDictModuleBase, deviation: float | None) -> TensorDictModuleBase:
@@ -151,12 +151,14 @@ def noisy_layers(module: TensorDictModuleBase, deviation: float | None) -> Tenso
         deviation: of the initial noise, times the square root of a layer's inputs (of outputs for biases);
             ``None`` changes nothing.
     """
-    within = {
-        id(submodule) for one in module.modules() if isinstance(one, Encoder) for submodule in one.modules()
+    encoder_modules = {
+        id(submodule)
+        for encoder in module.modules()
+        if isinstance(encoder, Encoder)
+        for submodule in encoder.modules()
     }
-    for parent in (
-        [submodule for submodule in module.modules() if id(submodule) not in within] if deviation else []
-    ):
+    parents = [parent for parent in module.modules() if id(parent) not in encoder_modules]
+    for parent in parents if deviation else []:
         for name, layer in parent.named_children():
             if isinstance(layer, nn.Linear):
                 sizes, device = (layer.in_features, layer.out_features), layer.weight.device

@@ -1,4 +1,4 @@
-"""Mixers: the value of all agents' joint action from each agent's own, by TorchRL's networks."""
+"""Mixers: networks from each agent's action value to the value of their joint action."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torchrl.modules.models.multiagent import Mixer, QMixer, VDNMixer
 
 from hydrl.specs import action_spec, require_vectors, sibling_key
 
-CHOSEN_VALUE = "chosen_action_value"  # of each agent beside its action, of all together at the root
+CHOSEN_VALUE = "chosen_action_value"  # of each agent as its action's sibling, of all agents at the root
 
 
 def vdn(env: EnvBase, actor: nn.Module | None = None) -> TensorDictModuleBase:
@@ -45,14 +45,14 @@ def qmix(
             the weights are linear in the state and grow with it.
     """
     spec = env.observation_spec
-    of_agents = sibling_key(env.action_key, "observation")
-    in_keys = in_keys or (["state"] if "state" in spec.keys(True, True) else [of_agents])
+    observation_key = sibling_key(env.action_key, "observation")
+    in_keys = in_keys or (["state"] if "state" in spec.keys(True, True) else [observation_key])
     require_vectors(spec, in_keys, "a mixer")
     size = sum(math.prod(spec[key].shape[spec.ndim :]) for key in in_keys)
     reader = None
     if state_cells:
-        # Within bounds, as else the weights grow with the state: where agents have gone far, episodes are cut
-        # and nothing tells what follows, and it would be worth ever more.
+        # Bounded, else the weights grow with the state: far from the start, where episodes are truncated and
+        # targets bootstrap, values would grow without end.
         kwargs = {"activation_class": nn.Tanh, "activate_last_layer": True, "device": env.device}
         reader, size = MLP(size, state_cells[-1], num_cells=state_cells[:-1], **kwargs), state_cells[-1]
     mixer = QMixer(
@@ -67,10 +67,10 @@ def qmix(
 def make_mixer(
     mixer: Mixer, env: EnvBase, in_keys: Sequence[NestedKey], reader: nn.Module | None = None
 ) -> TensorDictModule:
-    """A mixer over the chosen actions' values and the entries ``in_keys`` of the state."""
+    """Module of a mixer over the chosen actions' values and the entries ``in_keys`` of the state."""
     sizes = [len(env.observation_spec[key].shape) - env.observation_spec.ndim for key in in_keys]
-    read = [sibling_key(env.action_key, CHOSEN_VALUE), *in_keys]
-    return TensorDictModule(StateMixer(mixer, sizes, reader), in_keys=read, out_keys=[CHOSEN_VALUE])
+    mixer_keys = [sibling_key(env.action_key, CHOSEN_VALUE), *in_keys]
+    return TensorDictModule(StateMixer(mixer, sizes, reader), in_keys=mixer_keys, out_keys=[CHOSEN_VALUE])
 
 
 class StateMixer(nn.Module):

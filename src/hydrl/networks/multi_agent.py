@@ -5,6 +5,7 @@ With several groups of agents each group has a network of its own, one after the
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any, TypedDict, Unpack
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -29,40 +30,49 @@ from hydrl.specs import (
     total_size,
 )
 
-Keys = list[str | tuple[str, ...]]
+
+class AgentNetworkOptions(TypedDict):
+    """Keywords of all networks of agents, see :func:`make_agent_network`.
+
+    Attributes:
+        num_cells: units of each hidden layer.
+        activation: a class name of ``torch.nn``.
+        in_keys: entries of the agents that their network reads, in each group.
+        share_params: one network for all agents of a group instead of one for each.
+    """
+
+    num_cells: list[int]
+    activation: str
+    in_keys: list[str | tuple[str, ...]]
+    share_params: bool
 
 
-def actor(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
-) -> TensorDictModuleBase:
+def actor(env: EnvBase, **net: Unpack[AgentNetworkOptions]) -> TensorDictModuleBase:
     """Policy of each agent from its own observation: tanh-Gaussian if continuous, else categorical.
 
     Multi-discrete actions have one logit for each option of each choice.
 
     Args:
         env: gives the agents, their observations and their actions, ``[..., agents, size]``.
-        num_cells: units of each hidden layer.
-        activation: a class name of ``torch.nn``.
-        in_keys: entries of the agents that their network reads, in each group.
-        share_params: one network for all agents of a group instead of one for each.
+        **net: see :class:`AgentNetworkOptions`.
     """
-    acting = []
+    actors = []
     for group, spec in agent_groups(env).items():
-        key, read = (group, "action"), [group_key(in_key, group) for in_key in in_keys]
-        drawn = {"discrete": heads.categorical, "multi-discrete": heads.multi_categorical}.get(
-            action_kind_of(spec)
-        )
-        if drawn is None:
+        key, group_keys = (group, "action"), [group_key(in_key, group) for in_key in net["in_keys"]]
+        kind = action_kind_of(spec)
+        if kind in ("discrete", "multi-discrete"):
+            make_head = heads.categorical if kind == "discrete" else heads.multi_categorical
+            head = make_head(spec, key, mask=mask_key(env, key))
+        else:
             warn_rounding(env, key)
-        head = heads.tanh_normal(spec, key) if drawn is None else drawn(spec, key, mask=mask_key(env, key))
-        layers = partial(make_agent_network, env, read, num_cells, activation, share_params, False)
-        acting.append(materialise(head.build(layers, read), env))
-    return join_groups(acting)
+            head = heads.tanh_normal(spec, key)
+        options: dict[str, Any] = {**net, "in_keys": group_keys}
+        layers = partial(make_agent_network, env, **options)
+        actors.append(materialise(head.build(layers, group_keys), env))
+    return join_groups(actors)
 
 
-def deterministic(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
-) -> TensorDictModuleBase:
+def deterministic(env: EnvBase, **net: Unpack[AgentNetworkOptions]) -> TensorDictModuleBase:
     """Deterministic policy of each agent from its own observation (for MADDPG).
 
     Args:
@@ -70,60 +80,42 @@ def deterministic(
     """
     spec, key = single_group_spec(env), env.action_key
     warn_rounding(env, key)
-    layers = partial(make_agent_network, env, in_keys, num_cells, activation, share_params, False)
-    return materialise(heads.deterministic(spec, key).build(layers, in_keys), env)
+    layers = partial(make_agent_network, env, **net)
+    return materialise(heads.deterministic(spec, key).build(layers, net["in_keys"]), env)
 
 
-def q_value(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
-) -> QValueActor:
+def q_value(env: EnvBase, **net: Unpack[AgentNetworkOptions]) -> QValueActor:
     """Greedy Q-network of each agent from its own observation.
 
     Args:
         env: and the others as for :func:`actor`.
     """
     head = heads.q_value(single_group_spec(env), env.action_key, mask=mask_key(env))
-    layers = partial(make_agent_network, env, in_keys, num_cells, activation, share_params, False)
-    return materialise(head.build(layers, in_keys), env)
+    layers = partial(make_agent_network, env, **net)
+    return materialise(head.build(layers, net["in_keys"]), env)
 
 
 def critic(
-    env: EnvBase,
-    actor: nn.Module | None = None,
-    *,
-    num_cells: list[int],
-    activation: str,
-    in_keys: Keys,
-    share_params: bool,
-    centralized: bool,
+    env: EnvBase, actor: nn.Module | None = None, *, centralized: bool, **net: Unpack[AgentNetworkOptions]
 ) -> TensorDictModuleBase:
     """State value of each agent, ``[..., agents, 1]``.
 
     Args:
         env: gives the agents and their observations.
         actor: ignored; all critics are built from the same two.
-        num_cells: units of each hidden layer.
-        activation: a class name of ``torch.nn``.
-        in_keys: entries of the agents that their network reads, in each group.
-        share_params: one network for all agents of a group instead of one for each.
         centralized: from all agents' observations, other groups' too (MAPPO, Yu et al. 2022), or each from
             its own (IPPO, de Witt et al. 2020).
     """
-    judging, specs = [], agent_groups(env)
+    critics, specs = [], agent_groups(env)
     for group in specs:
-        read = [group_key(in_key, group) for in_key in in_keys]
-        others = [
-            group_key(in_key, other)
-            for in_key in in_keys
-            for other in specs
-            if other != group and centralized
-        ]
-        layers = partial(
-            make_agent_network, env, read, num_cells, activation, share_params, centralized, others=others
-        )
+        group_keys = [group_key(in_key, group) for in_key in net["in_keys"]]
+        other_groups = [other for other in specs if other != group and centralized]
+        others = [group_key(in_key, other) for in_key in net["in_keys"] for other in other_groups]
+        options: dict[str, Any] = {**net, "in_keys": group_keys, "centralized": centralized, "others": others}
+        layers = partial(make_agent_network, env, **options)
         head = heads.state_value("state_value" if len(specs) == 1 else (group, "state_value"))
-        judging.append(materialise(head.build(layers, [*read, *others]), env))
-    return join_groups(judging)
+        critics.append(materialise(head.build(layers, [*group_keys, *others]), env))
+    return join_groups(critics)
 
 
 def join_groups(networks: list[TensorDictModuleBase]) -> TensorDictModuleBase:
@@ -132,16 +124,16 @@ def join_groups(networks: list[TensorDictModuleBase]) -> TensorDictModuleBase:
 
 
 def partly_untrained(
-    actor: TensorDictModuleBase, fresh: TensorDictModuleBase, names: Sequence[str], env: EnvBase
+    actor: TensorDictModuleBase, untrained: TensorDictModuleBase, names: Sequence[str], env: EnvBase
 ) -> TensorDictModuleBase:
     """A policy in which some groups act by an untrained network, with sampled actions.
 
-    The most likely action of an untrained network is the same direction for ever.
+    An untrained network's most likely action is the same in all states.
 
     Args:
         actor: the trained policy.
-        fresh: an untrained one.
-        names: the groups that act by ``fresh``.
+        untrained: an untrained one.
+        names: the groups that act by it.
         env: has the agents.
 
     Raises:
@@ -152,10 +144,10 @@ def partly_untrained(
         advice = f"Write {' or '.join(specs)}" if specs else "This run has a single agent"
         raise UserError(f"untrained={','.join(names)}: no such group as {unknown[0]}. {advice}.")
     if len(specs) == 1:
-        return SampledPolicy(fresh)
+        return SampledPolicy(untrained)
     return TensorDictSequential(
         *(
-            SampledPolicy(group_network(fresh, "actor", group))
+            SampledPolicy(group_network(untrained, "actor", group))
             if group in names
             else group_network(actor, "actor", group)
             for group in specs
@@ -181,14 +173,7 @@ class SampledPolicy(TensorDictModuleBase):
 
 
 def action_value(
-    env: EnvBase,
-    actor: nn.Module | None = None,
-    *,
-    num_cells: list[int],
-    activation: str,
-    in_keys: Keys,
-    share_params: bool,
-    centralized: bool,
+    env: EnvBase, actor: nn.Module | None = None, *, centralized: bool, **net: Unpack[AgentNetworkOptions]
 ) -> TensorDictModuleBase:
     """Action value of each agent, ``[..., agents, 1]`` (for MADDPG and MASAC).
 
@@ -197,42 +182,46 @@ def action_value(
         centralized: from all agents' observations and actions (Lowe et al. 2017), or each from its own.
     """
     single_group_spec(env)
-    read = [*in_keys, env.action_key]
-    layers = partial(make_agent_network, env, read, num_cells, activation, share_params, centralized)
-    return materialise(heads.action_value().build(layers, read), env)
+    group_keys = [*net["in_keys"], env.action_key]
+    options: dict[str, Any] = {**net, "in_keys": group_keys, "centralized": centralized}
+    layers = partial(make_agent_network, env, **options)
+    return materialise(heads.action_value().build(layers, group_keys), env)
 
 
 def make_agent_network(
     env: EnvBase,
-    in_keys: Keys,
+    outputs: int,
+    *,
+    in_keys: Sequence[NestedKey],
     num_cells: list[int],
     activation: str,
     share_params: bool,
-    centralized: bool,
-    outputs: int,
-    *,
+    centralized: bool = False,
     others: Sequence[NestedKey] = (),
 ) -> nn.Module:
     """Network of a group's agents, from ``in_keys``, ``[..., agents, size]``, to ``[..., agents, outputs]``.
 
     Args:
         env: gives the entries.
-        in_keys: of one group of agents.
-        num_cells: see :func:`critic`, as for the others.
         outputs: size of each agent's output.
+        in_keys: entries of one group of agents.
+        num_cells: see :class:`AgentNetworkOptions`.
+        activation: likewise.
+        share_params: likewise.
+        centralized: whether each agent's network reads all agents' entries.
         others: entries of other groups, concatenated to each agent's input.
 
     Raises:
         UserError: for missing entries.
     """
-    spec, acts = env.observation_spec, env.full_action_spec
-    observed = [key for key in in_keys if key not in env.action_keys]
-    acted = sum(acts[key].shape[-1] for key in in_keys if key in env.action_keys)
+    spec, action_specs = env.observation_spec, env.full_action_spec
+    observed_keys = [key for key in in_keys if key not in env.action_keys]
+    action_size = sum(action_specs[key].shape[-1] for key in in_keys if key in env.action_keys)
     size_of_others = sum(spec[key].shape[-2:].numel() for key in others if total_size(spec, [key]))
     net = MultiAgentMLP(
-        n_agent_inputs=total_size(spec, observed) + acted + size_of_others,
+        n_agent_inputs=total_size(spec, observed_keys) + action_size + size_of_others,
         n_agent_outputs=outputs,
-        n_agents=spec[observed[0]].shape[-2],
+        n_agents=spec[observed_keys[0]].shape[-2],
         centralized=centralized,
         share_params=share_params,
         num_cells=num_cells,
@@ -243,20 +232,20 @@ def make_agent_network(
 
 
 class CrossGroupInput(nn.Module):
-    """Network of a group's agents that also reads all entries of other groups.
+    """Network of a group's agents that also reads other groups' entries.
 
     Args:
         net: reads both concatenated, ``[..., agents, size]``.
-        own: how many of the input entries are the group's own.
+        num_own: input entries of the group itself.
     """
 
-    def __init__(self, net: nn.Module, own: int) -> None:
+    def __init__(self, net: nn.Module, num_own: int) -> None:
         super().__init__()
-        self.net, self.own = net, own
+        self.net, self.own = net, num_own
 
     def forward(self, *entries: Tensor) -> Tensor:
         """Entries ``[..., agents, size]``, each of its own group."""
         agents = entries[0].shape[-2]
         others = [entry.flatten(-2).unsqueeze(-2) for entry in entries[self.own :]]
-        shown = [entry.expand(*entry.shape[:-2], agents, -1) for entry in others]
-        return self.net(torch.cat([*entries[: self.own], *shown], -1))
+        expanded = [entry.expand(*entry.shape[:-2], agents, -1) for entry in others]
+        return self.net(torch.cat([*entries[: self.own], *expanded], -1))

@@ -17,8 +17,8 @@ from hydrl.specs import RNN_STATE_KEYS
 CELLS = {"lstm": LSTMModule, "gru": GRUModule}
 STATE_SUFFIXES = {"lstm": ("_h", "_c"), "gru": ("",)}  # of a hidden state
 CRITIC_STATE = "critic_state"
-# What they read beside the observation; the environment's InitTracker and primers write it, but for a
-# critic's hidden state, which nobody keeps: in each sequence it begins with zeros.
+# What RNNs read in addition to observations. InitTracker and primers of the environment write it, except for
+# a critic's hidden state, which is zero at the start of each sequence.
 STATE_KEYS = ("is_init", *RNN_STATE_KEYS, *(CRITIC_STATE + suffix for suffix in ("_h", "_c", "")))
 
 
@@ -34,7 +34,7 @@ class RecurrentLayer(SharedModule):
         size: of the inputs together.
         cell: ``lstm`` (Hochreiter and Schmidhuber 1997) or ``gru`` (Cho et al. 2014).
         hidden_size: units of the hidden state.
-        span: steps, 2 or more, over which units initially remember; ``None``: PyTorch's initialisation.
+        span: steps, 2 or more, of the longest initial time constant; ``None``: PyTorch's initialisation.
         state: name of the hidden state; an actor's and a critic's differ.
     """
 
@@ -64,7 +64,7 @@ class RecurrentLayer(SharedModule):
 
 @torch.no_grad()
 def init_forget_bias(cell: nn.LSTM | nn.GRU, units: int, span: int) -> None:
-    """Initialises gate biases so that units remember for 1 to ``span`` steps.
+    """Initialises gate biases for time constants of 1 to ``span`` steps.
 
     With PyTorch's a unit halves its state at each step, and gradients vanish within a hundred steps. These
     biases are ``log(u)``, with u uniform from 1 to ``span - 1`` (chrono initialisation, Tallec & Ollivier
@@ -72,8 +72,8 @@ def init_forget_bias(cell: nn.LSTM | nn.GRU, units: int, span: int) -> None:
     """
     log_span = torch.empty(units).uniform_(1, span - 1).log()
     lstm = isinstance(cell, nn.LSTM)
-    # PyTorch has an LSTM's gates as input, forget, cell, output, and a GRU's as reset, update, new.
+    # PyTorch orders an LSTM's gates as input, forget, cell, output, and a GRU's as reset, update, new.
     gates = {0: -log_span, 1: log_span} if lstm else {1: log_span}
-    for place, bias in gates.items():
-        part = slice(place * units, (place + 1) * units)
-        cell.get_parameter("bias_ih_l0")[part], cell.get_parameter("bias_hh_l0")[part] = bias, 0.0
+    for gate, bias in gates.items():
+        rows = slice(gate * units, (gate + 1) * units)
+        cell.get_parameter("bias_ih_l0")[rows], cell.get_parameter("bias_hh_l0")[rows] = bias, 0.0

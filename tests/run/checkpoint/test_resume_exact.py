@@ -84,15 +84,15 @@ EXACT = {
     ],
     "several agents": [
         "algo=mappo", "critic.num_cells=[16,16]", "minibatches.epochs=2",
-        "env=custom", "env._target_=tests.fakes.envs.Team", "collector.num_envs=4",
+        "env=custom", "env._target_=tests.fakes.envs.CountingTeam", "collector.num_envs=4",
     ],
     "QMIX": [
-        "algo=qmix", "mixer.mixing_embed_dim=4", "env=custom", "env._target_=tests.fakes.envs.Team",
+        "algo=qmix", "mixer.mixing_embed_dim=4", "env=custom", "env._target_=tests.fakes.envs.CountingTeam",
         "+env.actions=integer",
         "collector.num_envs=4", "minibatches.warmup_frames=64", "minibatches.updates=2",
     ],
     "MASAC": [
-        "algo=masac", "critic.num_cells=[16,16]", "env=custom", "env._target_=tests.fakes.envs.Team",
+        "algo=masac", "critic.num_cells=[16,16]", "env=custom", "env._target_=tests.fakes.envs.CountingTeam",
         "collector.num_envs=4", "collector.init_random_frames=64", "minibatches.warmup_frames=64",
         "minibatches.updates=2",
     ],
@@ -119,7 +119,9 @@ EXACT = {
         *PPO, "env=gym", "env.id=tests.fakes.multi_discrete:Shown-v0",
         "+env.space=nested", "collector.num_envs=2",
     ],
-    "own environment": [*PPO, "env=custom", "env._target_=tests.fakes.envs.Toy", "collector.num_envs=2"],
+    "own environment": [
+        *PPO, "env=custom", "env._target_=tests.fakes.envs.CountingEnv", "collector.num_envs=2",
+    ],
 }  # fmt: skip
 
 

@@ -250,14 +250,14 @@ def check_size(buffer: ReplayBuffer | None, env: EnvBase, steps: int, run: Path)
     if buffer is None:
         return []
     storage, row = buffer.storage, steps * row_bytes(env, find_frame_dedup(buffer))
-    total = row * storage.max_size
+    total, available = row * storage.max_size, inf
     if isinstance(storage, LazyMemmapStorage):
         available, where, other = room_on_disk(storage.scratch_dir), "disk", ""
     elif isinstance(storage, LazyTensorStorage) and storage_device(storage, env).type == "cpu":
         available = psutil.virtual_memory().total + psutil.swap_memory().total
         where, other = "memory", ", or buffer=memmap, which is on disk"
     else:
-        available, where, other = inf, "", ""
+        where = other = ""
     if total > available:
         new = (steps + 1) // 2  # frames of a row that no other has
         raise UserError(

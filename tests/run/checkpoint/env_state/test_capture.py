@@ -13,7 +13,7 @@ from torchrl.envs import GymWrapper, PendulumEnv, RewardSum, StepCounter, Transf
 from hydrl.envs import gymnasium_env, make_env
 from hydrl.run.checkpoint.env_state.capture import NotCapturedError, capture, is_same, restore
 from tests.conftest import settings
-from tests.fakes.envs import Toy
+from tests.fakes.envs import CountingEnv
 
 TASKS = [
     *[(ident, envs) for ident in ("CartPole-v1", "Ant-v5", "InvertedDoublePendulum-v4") for envs in (1, 2)],
@@ -118,7 +118,7 @@ def test_gymnasium_s(ident, num_envs):
     check(partial(gymnasium_env, id=ident), num_envs)
 
 
-class Counted(Toy):
+class Counted(CountingEnv):
     """TorchRL's kind with a counter on its class."""
 
     count = 0
@@ -129,7 +129,7 @@ class Counted(Toy):
         return after.set("reward", after["reward"] + Counted.count)
 
 
-@pytest.mark.parametrize("make", [Toy, Counted, PendulumEnv])
+@pytest.mark.parametrize("make", [CountingEnv, Counted, PendulumEnv])
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_torchrl_s_own(make, num_envs):
     check(make, num_envs)
