@@ -67,7 +67,8 @@ def make_collector(
 ) -> Collector:
     """Makes a collector over ``env`` in this process, or over other environments in worker processes.
 
-    A batch of asynchronous workers is one worker's, collected with an older policy.
+    A batch is ``[time]``, ``[envs, time]`` or, of synchronous workers, ``[workers, ...]``; a batch of
+    asynchronous workers is one worker's, collected with an older policy.
 
     Args:
         env: seeded, with an initialized normalizer; closed here if workers collect.
@@ -82,10 +83,6 @@ def make_collector(
         sync: whether workers wait for each other.
         worker_timeout: seconds a worker may take to start, or for one batch.
         stop: called twice a second while the run waits for workers; its exceptions end the wait.
-
-    Returns:
-        Endless iterable over batches ``[time]``, ``[envs, time]`` or, for synchronous workers,
-        ``[workers, ...]``, so that advantages do not leak from one worker into the next.
 
     Raises:
         WorkerError: when a worker dies or hangs, here or while iterating.
