@@ -11,8 +11,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
-from hydrl.config.settings import algorithms
-from hydrl.config.tree import choices, paths
+from hydrl.config.settings import read_action_spaces
+from hydrl.config.tree import option_names, paths
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.experiments import processes, runs
 from hydrl.experiments.processes import ProcessPool
@@ -184,11 +184,13 @@ def test_the_pages_of_algorithms_have_each_once_with_its_keys_and_scores(tmp_pat
     row = [runs.read_run(tmp_path / str(seed)) for seed in (100, 101)]
     pages = algorithms_page.make_pages([row, []])
     listed = re.findall(r"^\| \[.*\]\((.*)#(.*)\) \| `algo=(\w+)` \| (.*?) \|", pages["algorithms.md"], re.M)
-    assert sorted(algo for _, _, algo, _ in listed) == choices(CONFIGS / "algo")
+    assert sorted(algo for _, _, algo, _ in listed) == option_names(CONFIGS / "algo")
     for page, heading, algo, spaces in listed:
         headings = [algorithms_page.anchor(title) for title in re.findall("^## (.*)$", pages[page], re.M)]
         assert heading in headings
-        assert spaces.split(", ") == [kind.removeprefix("multi-agent ") for kind in algorithms()[algo]]
+        assert spaces.split(", ") == [
+            kind.removeprefix("multi-agent ") for kind in read_action_spaces()[algo]
+        ]
     for family in algorithms_page.FACTS["families"].values():
         for algo, facts in family["algorithms"].items():
             known = {*paths(algorithms_page.settings_of(algo))}
