@@ -140,7 +140,7 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     assert (
         "- `algo=dqn env=pendulum`: not at all; the numbers are those of `algo=dqn` for every task." in text
     )
-    assert "RL Baselines3 Zoo's DQN numbers for CartPole-v1; found on seeds 0-9" in text
+    assert "RL Baselines3 Zoo's DQN hyperparameters for CartPole-v1; found on seeds 0-9" in text
     assert "All by hand." in text
     assert "![page/curves-cartpole](page/curves-cartpole.png)" in text
     assert (tmp_path / "page/curves-cartpole.png").read_bytes()[:4] == b"\x89PNG"
