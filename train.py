@@ -135,7 +135,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
                 evaluations.join(stop.check)
                 stop.check()
             checkpoints.save()
-            video.record_final(stop.check, logger.say, logger.show)
+            video.record_final_policy(stop.check, logger.say, logger.show)
             logger.finish(evaluate_final(progress.frames))
 
 

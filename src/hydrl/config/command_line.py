@@ -87,7 +87,7 @@ def prepare_words(words: Sequence[str], expand: Callable[[Sequence[str]], list[s
     ordered = sorted(spelled, key=lambda word: word[:1] != "-" and bool(re.search("^~|=", word)))
     check_arguments(ordered)
     user_dirs.add_folders(user_dirs.named_folders(ordered))
-    remember_folders(ordered)
+    remember_existing_folders(ordered)
     return ordered
 
 
@@ -228,7 +228,7 @@ def compose_for_python(words: Sequence[str], expand: Callable[[Sequence[str]], l
     return cfg
 
 
-def remember_folders(arguments: Sequence[str]) -> None:
+def remember_existing_folders(arguments: Sequence[str]) -> None:
     """Remembers which folders exist, for :func:`remove_unused_folder`."""
     named = [
         word.partition("=")[2] for word in arguments if key_of(word) in ("hydra.run.dir", "hydra.sweep.dir")

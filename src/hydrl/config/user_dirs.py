@@ -135,13 +135,13 @@ def option_folders() -> tuple[Path, ...]:
 
 def find_setter(key: str, among: Sequence[str] = ("debug", "experiment", "tuned", "algo")) -> str:
     """The option that sets a dotted ``key`` of another group, such as ``tuned=dqn/cartpole``."""
-    chosen = chosen_options()
+    option_of_group = chosen_options()
     owners = [
         group
         for group in among
-        if key in paths(read_option(f"/{group}/{chosen.get(group)}", option_folders()))
+        if key in paths(read_option(f"/{group}/{option_of_group.get(group)}", option_folders()))
     ]
-    return f"{owners[0]}={chosen[owners[0]]}" if owners else ""
+    return f"{owners[0]}={option_of_group[owners[0]]}" if owners else ""
 
 
 def saved_folders(run: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from hydrl.errors import UserError
 from hydrl.run.run_folder import metric_rows, summary
 
 # Keys that form no groups: algorithm, environment and seed are columns, the others do not affect learning.
-COMMON_KEYS = {"algo", "env", "env.id", "env._target_", "seed"}
+COLUMN_KEYS = {"algo", "env", "env.id", "env._target_", "seed"}
 IGNORED_KEYS = keys_with_scope(KeyScope.PROCESS, KeyScope.RECORD)
 # Files of fields that are not in summary.json.
 FILE_OF_FIELD: dict[int | str, str] = {
@@ -57,7 +57,7 @@ class RunResult(BaseModel, arbitrary_types_allowed=True):
     @property
     def differences(self) -> set[str]:
         """The overrides that form groups."""
-        varied = {override for override in self.overrides if key_of(override) not in COMMON_KEYS}
+        varied = {override for override in self.overrides if key_of(override) not in COLUMN_KEYS}
         return {override for override in varied if key_of(override).partition(".")[0] not in IGNORED_KEYS}
 
 

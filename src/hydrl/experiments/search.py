@@ -317,7 +317,7 @@ class Search:
         if self.failures == MAX_FAILURES:
             raise RunError(f"{MAX_FAILURES} trials in a row failed; see {last.log}")
 
-    def save_best(self, top: FrozenTrial) -> list[Path]:
+    def save_best(self, best_trial: FrozenTrial) -> list[Path]:
         """Writes the best hyperparameters as a file for ``configs/experiment``, and Optuna's plots."""
         from matplotlib import pyplot
         from optuna.visualization import matplotlib as plots
@@ -333,8 +333,8 @@ class Search:
                     axes.tick_params("x", which="minor", labelbottom=False)
                 pyplot.savefig(file, dpi=100, bbox_inches="tight")
                 pyplot.close()
-        header = f"# @package _global_\n# {self.format_value(top)} by {self.command(top)}\n"
-        params = OmegaConf.from_dotlist([override.lstrip("+") for override in self.as_overrides(top)])
+        header = f"# @package _global_\n# {self.format_value(best_trial)} by {self.command(best_trial)}\n"
+        params = OmegaConf.from_dotlist([override.lstrip("+") for override in self.as_overrides(best_trial)])
         experiment = self.out / "experiment.yaml"
         experiment.write_text(header + OmegaConf.to_yaml(params), encoding="utf-8")
         return [experiment, *files]

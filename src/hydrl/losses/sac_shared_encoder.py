@@ -63,11 +63,13 @@ def split_shared_encoder(networks: Mapping[str, Any]) -> tuple[dict[str, Any], n
     shared = [module for module in critic.modules() if getattr(module, "shared", False)] if critic else []
     if critic is None or not shared:
         return {**networks}, None
-    actor, layers = networks["actor_network"], critic[-1]
+    actor, critic_head = networks["actor_network"], critic[-1]
     shared[0].shared = False  # this loss runs it once itself
-    critic_keys = [CRITIC_FEATURES if key == FEATURES else key for key in layers.in_keys]
+    critic_keys = [CRITIC_FEATURES if key == FEATURES else key for key in critic_head.in_keys]
     replaced = {
         "actor_network": ProbabilisticTensorDictSequential(actor[0][-1], actor[-1]),
-        "qvalue_network": TensorDictModule(layers.module, in_keys=critic_keys, out_keys=layers.out_keys),
+        "qvalue_network": TensorDictModule(
+            critic_head.module, in_keys=critic_keys, out_keys=critic_head.out_keys
+        ),
     }
     return {**networks, **replaced}, shared[0]

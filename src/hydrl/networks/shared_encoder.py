@@ -56,4 +56,7 @@ def is_unchanged(one: Sequence[tuple[Tensor, int]], other: Sequence[tuple[Tensor
     """Whether both are the same tensors, without writes in between."""
     if len(one) != len(other):
         return False
-    return not [a for a, b in zip(one, other, strict=True) if a[0] is not b[0] or a[1] != b[1]]
+    return all(
+        tensor is other_tensor and version == other_version
+        for (tensor, version), (other_tensor, other_version) in zip(one, other, strict=True)
+    )

@@ -191,7 +191,7 @@ class EpisodeVideo:
             path = self.folder / f"{self.progress.frames:012}.mp4"
             self.record(path, metric_names.VIDEO, SeedStream.TRAINING, check_stop, say, show)
 
-    def record_final(self, check_stop: Callable[[], None], say: Say, show: Show) -> None:
+    def record_final_policy(self, check_stop: Callable[[], None], say: Say, show: Show) -> None:
         """Records the final policy, where the run makes videos; arguments as of :meth:`maybe_record`."""
         if self.every is not None:
             path = self.folder / "final.mp4"

@@ -43,7 +43,7 @@ class WarmStart:
         normaliser: its statistics.
         networks: of this run's loss: which part is which argument.
         parts: those the user wants; ``None`` for those that both runs have.
-        copied: how many entries of each part were copied.
+        copied_counts: how many entries of each part were copied.
         skipped: the other entries, and why.
         lines: what is printed.
         weights: how many of the copied entries have more than one dimension.
@@ -60,7 +60,7 @@ class WarmStart:
     normaliser: Mapping[str, Any]
     networks: Mapping[str, str]
     parts: Sequence[str] | None
-    copied: dict[str, int] = field(default_factory=dict)
+    copied_counts: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     weights: int = 0
@@ -76,7 +76,15 @@ class WarmStart:
     def lineage(self) -> dict[str, Any]:
         """The entry in the summary."""
         run = str(self.run.absolute())
-        return {"init_from": {"run": run, "frames": self.frames, "taken": self.copied, "left": self.skipped}}
+        counts = {"taken": self.copied_counts, "left": self.skipped}
+        return {"init_from": {"run": run, "frames": self.frames, **counts}}
+            "init_from": {
+                "run": run,
+                "frames": self.frames,
+                "taken": self.copied_counts,
+                "left": self.skipped,
+            }
+        }
 
 
 def find_warm_start(settings: Mapping[str, Any]) -> WarmStart | None:
@@ -219,12 +227,12 @@ def apply(source: WarmStart | None, env: TransformedEnv, learner: Learner) -> No
         copy_part(source, "targets", targets, learned, {})
     if "normaliser" in parts:
         copy_normalizer(source, env, normaliser)
-    if not (source.weights or source.copied.get("normaliser")):
+    if not (source.weights or source.copied_counts.get("normaliser")):
         raise UserError(f"init_from={source.path}: no layer fits: {shorten(source.skipped)}")
     add_lines(source, parts)
     spec = env.observation_spec
     images = [key for key in spec.keys(True, True) if is_image(spec, key) and spec[key].dtype != torch.uint8]
-    if images and source.scale and source.copied.get("actor"):
+    if images and source.scale and source.copied_counts.get("actor"):
         source.lines.append(
             f"the actor was trained on images of another scale; encoder.scale={source.scale} restores it"
         )
@@ -272,7 +280,7 @@ def copy_part(
             source.weights += new.ndim > 1
         else:
             source.skipped[f"targets.{name}" if part == "targets" else name] = compare_shapes(old, new)
-    source.copied[part] = count
+    source.copied_counts[part] = count
 
 
 def copy_normalizer(source: WarmStart, env: TransformedEnv, own: Mapping[str, Any]) -> None:
@@ -288,7 +296,7 @@ def copy_normalizer(source: WarmStart, env: TransformedEnv, own: Mapping[str, An
         state[position] = copies or statistics
         count += len(copies)
     load_normalizer(env, state, running=True)
-    source.copied["normaliser"] = count
+    source.copied_counts["normaliser"] = count
 
 
 def compare_shapes(old: Tensor | None, new: Tensor | None) -> str:
@@ -306,13 +314,13 @@ def shorten(skipped: Mapping[str, str]) -> str:
 
 def add_lines(source: WarmStart, parts: Sequence[str]) -> None:
     """Adds the lines that are printed."""
-    taken = ", ".join(f"{part} ({count:,})" for part, count in source.copied.items())
+    taken = ", ".join(f"{part} ({count:,})" for part, count in source.copied_counts.items())
     source.lines.append(f"weights of {source.run} after {source.frames:,} frames, copied entries: {taken}")
     if count := len(source.skipped):
         source.lines.append(f"{count:,} entries do not fit, not copied: {shorten(source.skipped)}")
-    if source.copied.get("actor") and source.exploration_note:
+    if source.copied_counts.get("actor") and source.exploration_note:
         source.lines.append(source.exploration_note)
-    if "actor" in parts and source.normaliser and not source.copied.get("normaliser"):
+    if "actor" in parts and source.normaliser and not source.copied_counts.get("normaliser"):
         source.lines.append(
             "the actor was trained on normalised observations, and their statistics are not copied"
         )

@@ -172,7 +172,7 @@ def read(value: Any, path: str, reading: Reading) -> Saved:
     if isinstance(value, types.FunctionType):
         closure = [read(cell.cell_contents, f"{path} {name}", reading) for name, cell in cells(value)]
         return ("function", closure, read(function_state(value), f"{path}()", reading), name_of(value))
-    if isinstance(value, HOLDERS) or is_game(kind):
+    if isinstance(value, HOLDERS) or is_game_class(kind):
         own = {name: read(entry, f"{path}.{name}", reading) for name, entry in attributes(value).items()}
         module = nn.Module.state_dict(value) if isinstance(value, EnvBase) and not children(value) else {}
         return ("holder", own, dict(module), name_of(value if isinstance(value, type) else kind))
@@ -358,9 +358,9 @@ def write_holder(value: Any, own: Any, module: Any, name: str = "", *, restored:
     cls = type(value)
     if name and not is_same(name, name_of(value if isinstance(value, type) else cls)):
         present, cls, value = cls.__name__, find_class(name, object, None), None
-        if cls not in OBJECTS and not is_game(cls):
+        if cls not in OBJECTS and not is_game_class(cls):
             raise ValueError(f"{present} stands where {name} stood")
-    new = object.__new__ if is_game(cls) else cls.__new__ if cls in OBJECTS else None
+    new = object.__new__ if is_game_class(cls) else cls.__new__ if cls in OBJECTS else None
     value = restored.take(value, partial(new, cls) if new else refuse)
     write_attributes(value, own, restored)
     if module:
@@ -467,7 +467,7 @@ def is_stateless(kind: type) -> bool:
     return package_of(kind) in LIBRARIES or issubclass(kind, Enum)
 
 
-def is_game(kind: type) -> bool:
+def is_game_class(kind: type) -> bool:
     """Whether a class is of a package of games, or the user's own with PettingZoo's API."""
     return any(package_of(base) in GAMES for base in kind.__mro__)
 
