@@ -78,13 +78,6 @@ class WarmStart:
         run = str(self.run.absolute())
         counts = {"taken": self.copied_counts, "left": self.skipped}
         return {"init_from": {"run": run, "frames": self.frames, **counts}}
-            "init_from": {
-                "run": run,
-                "frames": self.frames,
-                "taken": self.copied_counts,
-                "left": self.skipped,
-            }
-        }
 
 
 def find_warm_start(settings: Mapping[str, Any]) -> WarmStart | None:
