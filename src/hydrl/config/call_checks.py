@@ -76,7 +76,9 @@ def check_limits(values: Values, limits: Mapping[str, str]) -> dict[str, str]:
             for key in kinds.keys() & node.keys():
                 if not isinstance(node[key], Mapping):
                     others |= dict(check_value(f"{path}.{key}", kinds[key], values))
-    return others | mistakes
+    # Transforms copy values of the loss, and buffers those of the collector: originals come first.
+    of_loss = {key: line for key, line in mistakes.items() if key.startswith("loss.")}
+    return of_loss | others | mistakes
 
 
 def check_data(values: Values) -> None:
