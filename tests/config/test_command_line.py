@@ -185,7 +185,7 @@ def test_cuda_is_refused_where_there_is_none(told: Told, monkeypatch: pytest.Mon
     assert code == 2
     assert_short(output)
     assert "device=cuda" in output
-    assert "use device=cpu or device=auto" in output
+    assert "Use device=cpu or device=auto." in output
 
 
 @pytest.mark.usefixtures("canary")
@@ -223,7 +223,7 @@ def test_an_environment_whose_package_is_missing_is_refused(told: Told, monkeypa
     assert code == 2
     assert_short(output)
     assert "env.id=LunarLander-v3" in output
-    assert "pip install 'hydrl[box2d]'\n" in output
+    assert "pip install 'hydrl[box2d]'.\n" in output
 
 
 @pytest.fixture
@@ -669,7 +669,7 @@ def test_a_run_that_does_not_begin_leaves_no_folder_that_was_not_there(told: Tol
 def test_ctrl_c_before_the_loop_says_so(capfd: pytest.CaptureFixture[str]):
     with pytest.raises(Interrupted), command_line.exit_on_signal():
         signal.raise_signal(signal.SIGINT)
-    assert capfd.readouterr().err == "\nstopped before the first batch; nothing was saved\n"
+    assert capfd.readouterr().err == "\nstopped before the first batch; nothing new was saved\n"
 
 
 @pytest.mark.parametrize(
