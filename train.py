@@ -141,4 +141,4 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
 
 if __name__ == "__main__":
     console.outlive_readers()
-    command_line.leave(command_line.run(main, expand))
+    command_line.exit_process(command_line.run(main, expand))

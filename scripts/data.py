@@ -10,8 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydrl.config.command_line import read, script
-from hydrl.config.overrides import plain
+from hydrl.config.command_line import read_arguments, script
+from hydrl.config.overrides import unquote_path
 from hydrl.errors import UserError
 from hydrl.run.logging.console import outlive_readers
 
@@ -29,13 +29,13 @@ def main(words: list[str]) -> None:
     Raises:
         UserError: for wrong arguments, and if there is no dataset.
     """
-    names = [word for word in words if Path(plain(word)).exists() or "=" not in word]
-    arguments = read(Arguments, [word for word in words if word not in names], "picture=FILE.png")
+    names = [word for word in words if Path(unquote_path(word)).exists() or "=" not in word]
+    arguments = read_arguments(Arguments, [word for word in words if word not in names], "picture=FILE.png")
     if arguments.picture not in ("", "false") and not arguments.picture.endswith(".png"):
         raise UserError(f"picture={arguments.picture}: not a .png file. Use FILE.png or false.")
     if len(names) != 1:
         raise UserError(f"{len(names)} datasets. Name one: python scripts/data.py DIR.")
-    path = Path(plain(names[0]))
+    path = Path(unquote_path(names[0]))
     from hydrl.datasets import summary
     from hydrl.library_setup import quieten_libraries
 

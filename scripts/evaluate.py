@@ -17,7 +17,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from hydrl.config.command_line import leave, read, script
+from hydrl.config.command_line import exit_process, read_arguments, script
 from hydrl.errors import UserError
 from hydrl.run import rendering
 from hydrl.run.atomic_files import atomically
@@ -140,4 +140,6 @@ def show(scores: dict[str, Any], title: str) -> None:
 
 if __name__ == "__main__":
     outlive_readers()
-    leave(script(lambda words: main(read(Arguments, words, "run=outputs/… episodes=100")), __doc__))
+    exit_process(
+        script(lambda words: main(read_arguments(Arguments, words, "run=outputs/… episodes=100")), __doc__)
+    )

@@ -18,7 +18,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from hydrl.config.command_line import leave, read, script
+from hydrl.config.command_line import exit_process, read_arguments, script
 from hydrl.errors import UserError
 from hydrl.run.logging.console import console, outlive_readers
 from hydrl.run.run_folder import require_run
@@ -104,4 +104,6 @@ def check(arguments: Arguments) -> None:
 
 if __name__ == "__main__":
     outlive_readers()
-    leave(script(lambda words: main(read(Arguments, words, "run=outputs/… out=DIR")), __doc__))
+    exit_process(
+        script(lambda words: main(read_arguments(Arguments, words, "run=outputs/… out=DIR")), __doc__)
+    )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 
-from hydrl.config.command_line import read, script
+from hydrl.config.command_line import read_arguments, script
 from hydrl.errors import UserError, print_lines
 from hydrl.run.logging.console import outlive_readers
 from hydrl.run.logging.html import write_page
@@ -44,7 +44,7 @@ def main(words: list[str]) -> None:
     from hydrl.experiments import baselines, report, runs  # need the extra
 
     folders, overrides = split(words)
-    arguments = read(Arguments, overrides, "out=DIR")
+    arguments = read_arguments(Arguments, overrides, "out=DIR")
     out = Path(arguments.out or f"outputs/report-{datetime.now():%Y-%m-%d_%H-%M-%S}")
     if out.exists() and not (out.is_dir() and ((out / "report.md").is_file() or not any(out.iterdir()))):
         raise UserError(f"out={out}: it exists and is no report. Name a new folder.")

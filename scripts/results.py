@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydrl.config.command_line import read, script
+from hydrl.config.command_line import read_arguments, script
 from hydrl.errors import Interrupted, UserError
 from hydrl.run.logging.console import outlive_readers
 
@@ -57,4 +57,4 @@ def main(arguments: Arguments) -> None:
 
 if __name__ == "__main__":
     outlive_readers()
-    sys.exit(script(lambda words: main(read(Arguments, words, "rows=ppo-hopper jobs=2")), __doc__))
+    sys.exit(script(lambda words: main(read_arguments(Arguments, words, "rows=ppo-hopper jobs=2")), __doc__))

@@ -34,8 +34,8 @@ import hydrl.run.logging.run_logger
 import hydrl.training.metrics
 from hydrl.config import CONFIGS, command_line
 from hydrl.config.overrides import key_of
-from hydrl.config.settings import Settings, fits_data, load
-from hydrl.config.tuned import composed as composed_anew
+from hydrl.config.settings import Settings, load, needs_dataset
+from hydrl.config.tuned import compose_run as composed_anew
 from hydrl.losses.build import make_loss
 from hydrl.run import process
 from hydrl.run.checkpoint import archive as checkpoint
@@ -97,7 +97,7 @@ def chooses(override: str) -> bool:
 
 def data_of(algo: str, path: Path | str = "none") -> list[str]:
     """What an algorithm that learns from a data set is told in addition."""
-    return ["data=replay_buffer", f"data.path={path}"] if fits_data(algo) else []
+    return ["data=replay_buffer", f"data.path={path}"] if needs_dataset(algo) else []
 
 
 def loss_of(chosen: Settings, env: Any, **parts: Any) -> Any:
@@ -141,7 +141,7 @@ def typed(*words: str, script: str = "train.py") -> subprocess.CompletedProcess[
         patch.setattr(HydraConfig.instance(), "cfg", None)  # and what Hydra does
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr(sys, "argv", [script, *words])
-        patch.setattr(command_line, "leave", sys.exit)  # which would end the tests
+        patch.setattr(command_line, "exit_process", sys.exit)  # which would end the tests
         patch.setattr(hydrl.run.logging.run_logger, "save_curves", draw_curves)
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")

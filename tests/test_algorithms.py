@@ -14,8 +14,8 @@ import torch
 
 from hydrl import envs, specs
 from hydrl.config import CONFIGS
-from hydrl.config.settings import algorithms, check_action_space
-from hydrl.config.tree import choices, find
+from hydrl.config.settings import check_action_space, read_action_spaces
+from hydrl.config.tree import find, option_names
 from hydrl.deploy.load import open_run
 from hydrl.errors import UserError
 from hydrl.experiments import report, runs
@@ -24,7 +24,7 @@ from hydrl.run.video import record_episode
 from hydrl.training import SeedStream
 from tests.conftest import batches_digested, data_of, digest, killed, logged, saved, settings, start
 
-ALGORITHMS = choices(CONFIGS / "algo")
+ALGORITHMS = option_names(CONFIGS / "algo")
 SMALL = ["total_frames=512", "collector.frames_per_batch=128", "minibatches.size=64"]
 SMALL += ["eval.every_frames=256", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=20"]
 SMALL += ["log_every_frames=128", "checkpoint_every_frames=256"]
@@ -37,7 +37,7 @@ LESS |= {"actor.width": 16, "actor.layers": 1}
 
 def env_of(algo: str, fits: bool = True) -> str:
     """A task whose actions the algorithm can take, or one whose it cannot."""
-    spaces = algorithms()[algo]
+    spaces = read_action_spaces()[algo]
     if spaces[0].startswith("multi-agent"):
         pytest.importorskip("vmas")
         return "vmas_navigation" if fits else "pendulum"
@@ -50,7 +50,7 @@ def env_of(algo: str, fits: bool = True) -> str:
 def small(algo: str, data: Path) -> tuple[str, ...]:
     """A few batches of the algorithm on a small task."""
     words = [f"algo={algo}", f"env={env_of(algo)}", "~tuned", *data_of(algo, data / env_of(algo))]
-    if algorithms()[algo] == ["multi-agent discrete"]:
+    if read_action_spaces()[algo] == ["multi-agent discrete"]:
         words.append("+env.continuous_actions=false")
     keys = settings(*words).model_dump()
     return (*words, *SMALL, *(f"{key}={value}" for key, value in LESS.items() if find(keys, key)))
@@ -172,7 +172,7 @@ def test_a_film_is_of_the_policy_that_was_trained(algo, finished, tmp_path):
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_actions_it_cannot_take_are_told_in_a_line(algo, data):
     words = [word for word in small(algo, data) if not word.startswith(("env=", "+env."))]
-    if {"continuous", "discrete"} <= set(algorithms()[algo]):
+    if {"continuous", "discrete"} <= set(read_action_spaces()[algo]):
         pytest.skip("it takes all that one agent can do")
     chosen = settings(*words, f"env={env_of(algo, fits=False)}")
     env = envs.make_env(chosen.build("env"), chosen.transform_builders)
@@ -181,7 +181,7 @@ def test_actions_it_cannot_take_are_told_in_a_line(algo, data):
 
 
 def test_a_report_compares_them_all(finished, tmp_path):
-    several = [algo for algo in ALGORITHMS if algorithms()[algo][0].startswith("multi-agent")]
+    several = [algo for algo in ALGORITHMS if read_action_spaces()[algo][0].startswith("multi-agent")]
     there = [algo for algo in ALGORITHMS if algo not in several or find_spec("vmas")]
     counted, left_out = runs.load_runs([finished(algo)[0] for algo in there])
     assert left_out == {}
@@ -210,9 +210,9 @@ def test_a_killed_run_goes_on_and_ends_as_if_nobody_had_killed_it(algo, data, tm
 
 @pytest.mark.slow
 def test_a_sweep_trains_them_all(data, tmp_path):
-    single = [algo for algo in ALGORITHMS if not algorithms()[algo][0].startswith("multi-agent")]
+    single = [algo for algo in ALGORITHMS if not read_action_spaces()[algo][0].startswith("multi-agent")]
     for kind, env in (("continuous", "pendulum"), ("discrete", "cartpole")):
-        able = [algo for algo in single if kind in algorithms()[algo] and not data_of(algo)]
+        able = [algo for algo in single if kind in read_action_spaces()[algo] and not data_of(algo)]
         words = ["-m", f"algo={','.join(able)}", f"env={env}", "~tuned", *SMALL, "hydra.launcher.n_jobs=2"]
         sweep = start(*words, f"hydra.sweep.dir={tmp_path / env}")
         said, _ = sweep.communicate()

@@ -170,7 +170,7 @@ def test_runs_and_a_sweep_are_reported(unpacked: Path, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert "10 runs in 8 groups, 0 skipped" in done.stdout
     page = (tmp_path / "report" / "report.md").read_text()
-    scores = re.findall(r"^\| `(.*)` \| (\d) \| \S+ \| (\S+)", page, re.M)
+    scores = re.findall(r"^\| `(.*)` \| (\d) \| (\S+)", page, re.M)
     assert sorted(float(mean) for label, count, mean in scores if count == "1") == [
         pytest.approx(mean, rel=5e-3)
         for mean in sorted(

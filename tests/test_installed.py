@@ -16,7 +16,7 @@ from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 from hydrl.__main__ import SCRIPTS
-from hydrl.config.overrides import as_typed
+from hydrl.config.overrides import localize_commands
 from tests.conftest import ROOT, typed
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
@@ -174,6 +174,6 @@ def test_help_names_hydrl_and_its_commands_and_the_shell_completes_it(told, monk
 
 def test_in_the_repository_commands_are_named_as_they_are_there(tmp_path: Path, monkeypatch):
     commands = "python scripts/search.py; python train.py"
-    assert as_typed(commands) == commands
+    assert localize_commands(commands) == commands
     monkeypatch.chdir(ROOT / "docs" / "my_project")
-    assert as_typed(commands) == "python ../../scripts/search.py; python ../../train.py"
+    assert localize_commands(commands) == "python ../../scripts/search.py; python ../../train.py"

@@ -17,7 +17,7 @@ from torchrl.modules import EGreedyModule
 
 import hydrl
 import hydrl.training.metrics
-from hydrl.config.settings import algorithms
+from hydrl.config.settings import read_action_spaces
 from hydrl.datasets import files
 from hydrl.datasets import record as played_by
 from hydrl.datasets.convert import to_env_rows
@@ -31,7 +31,7 @@ from hydrl.specs import make_exploration
 from tests.conftest import batches_digested, digest, killed, logged, loss_of, saved, settings
 from tests.fakes.probe_envs import offline, small
 
-DISCRETE = [algo for algo, kinds in algorithms().items() if "discrete" in kinds]
+DISCRETE = [algo for algo, kinds in read_action_spaces().items() if "discrete" in kinds]
 CASES = {algo: [f"algo={algo}"] for algo in DISCRETE if not offline(algo)}
 CASES |= {
     "dqn, dueling": ["algo=dqn", "actor=dueling", "minibatches.n_steps=3"],
@@ -88,7 +88,9 @@ def short(name: str) -> list[str]:
     return words(name, *(SHORT if name in FAST else SHORTER), *at_random)
 
 
-SEVERAL = [algo for algo, kinds in algorithms().items() if "multi-discrete" in kinds and not offline(algo)]
+SEVERAL = [
+    algo for algo, kinds in read_action_spaces().items() if "multi-discrete" in kinds and not offline(algo)
+]
 
 
 def both(algo: str, *more: str) -> list[str]:

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from hydrl.config.settings import algorithms, fits_data
+from hydrl.config.settings import needs_dataset, read_action_spaces
 from tests.conftest import typed
 
-KINDS = algorithms()
-ABLE = [name for name, kinds in KINDS.items() if "multi-discrete" in kinds and not fits_data(name)]
+KINDS = read_action_spaces()
+ABLE = [name for name, kinds in KINDS.items() if "multi-discrete" in kinds and not needs_dataset(name)]
 TASK = [
     "env=gym",
     "env.id=tests.fakes.multi_discrete:Shown-v0",

@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from hydrl.config import user_dirs
 from hydrl.config.schema import CALL_SPECS, WITHIN
-from hydrl.config.settings import check_action_space, network
+from hydrl.config.settings import build_network, check_action_space
 from hydrl.deploy.load import open_run
 from hydrl.envs import gymnasium_env, make_env
 from hydrl.errors import UserError
@@ -114,7 +114,7 @@ def test_a_wrapper_and_a_metric_are_set_from_the_shell(project):
 def test_each_environment_is_trained_in(choice, project, run):
     if "env=meeting" in choice:
         pytest.importorskip("pettingzoo")
-    user_dirs.use([project / "conf"])
+    user_dirs.add_folders([project / "conf"])
     folder = run(user_dirs.searchpath([project / "conf"]), *choice, *FAST)
     assert summary(folder)["frames"] == 512
     losses = (folder / "metrics.csv").read_text().splitlines()[0].split(",")
@@ -129,7 +129,7 @@ def test_a_sweep_is_resumed_and_scored_from_another_folder(project, forget, monk
     assert swept.returncode == 0, swept.stderr
     monkeypatch.chdir("/")
     (folder,) = (project / "out").glob("my_ppo-corridor-seed0")
-    assert user_dirs.remembered(folder) == [project / "conf"]
+    assert user_dirs.saved_folders(folder) == [project / "conf"]
     with pytest.raises(UserError, match=r"names my_envs:Corridor-v0, .* add trust=true"):
         open_run(folder, checkpoint="last", device="cpu", trust=False)
     _, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=True)
@@ -204,7 +204,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("words", MISTAKES)
 def test_what_does_not_fit_is_refused(words, project):
-    user_dirs.use([project / "conf"])
+    user_dirs.add_folders([project / "conf"])
     base = [user_dirs.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor"]
     with pytest.raises(UserError) as raised:
         settings(*base, *words.split())
@@ -214,7 +214,7 @@ def test_what_does_not_fit_is_refused(words, project):
 def test_fits_may_be_left_out(project):
     algo = project / "conf" / "algo" / "my_ppo.yaml"
     algo.write_text(re.sub(r"compatible_with:\n(  .*\n)+", "", algo.read_text()))
-    user_dirs.use([project / "conf"])
+    user_dirs.add_folders([project / "conf"])
     chosen = settings(
         user_dirs.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor", "actor=categorical"
     )
@@ -222,7 +222,7 @@ def test_fits_may_be_left_out(project):
 
 
 def test_what_a_builder_gives_is_looked_at(project):
-    user_dirs.use([project / "conf"])
+    user_dirs.add_folders([project / "conf"])
     chosen = settings(user_dirs.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor")
     env = make_env(chosen.build("env"), chosen.transform_builders)
     import my_nets
@@ -234,6 +234,6 @@ def test_what_a_builder_gives_is_looked_at(project):
     ):
         check_action_space(line, kind)
     with pytest.raises(UserError, match=r"actor: is a Net\. Wrap it in a TensorDictModule"):
-        network("actor", lambda env: my_nets.Net(2, 8), env)
+        build_network("actor", lambda env: my_nets.Net(2, 8), env)
     with pytest.raises(UserError, match=r"actor: writes .* but not action"):
-        network("actor", lambda env: my_nets.critic(env, None, width=8), env)
+        build_network("actor", lambda env: my_nets.critic(env, None, width=8), env)

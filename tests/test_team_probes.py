@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from hydrl.config.settings import algorithms
+from hydrl.config.settings import read_action_spaces
 from tests.fakes.probe_envs import small
 
 KINDS = {"continuous": "continuous", "discrete": "integer"}
 CASES = [
     (algo, actions)
-    for algo, kinds in algorithms().items()
+    for algo, kinds in read_action_spaces().items()
     for kind, actions in KINDS.items()
     if f"multi-agent {kind}" in kinds
 ]

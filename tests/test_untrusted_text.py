@@ -15,7 +15,7 @@ from rich.console import Console
 
 from hydrl import library_setup
 from hydrl.api import runs as python_runs
-from hydrl.config.command_line import complain
+from hydrl.config.command_line import print_error
 from hydrl.datasets import summary as overview
 from hydrl.errors import printable
 from hydrl.experiments import report as pages
@@ -80,7 +80,7 @@ def passed_over(name: str, place: Path) -> None:
     archive = folder / "checkpoints" / "checkpoint-000000000001.torchrl"
     archive.write_text(name.encode("utf-8", "replace").decode())
     assert not [*checkpoint.readable([archive])]
-    complain(name)
+    print_error(name)
     library_setup.warn_once(f"{name} {place}")
     console.say(name)
 

@@ -36,9 +36,9 @@ from typing import Any
 
 from rich.table import Table
 
-from hydrl.config.command_line import complain
+from hydrl.config.command_line import print_error
 from hydrl.config.settings import Settings, load
-from hydrl.config.tuned import composed
+from hydrl.config.tuned import compose_run
 from hydrl.errors import UserError
 from hydrl.experience.forkserver import end_with_parent
 from hydrl.run.logging.console import console
@@ -593,7 +593,7 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
     """The checked settings that ``python train.py *overrides`` would train with."""
-    return load(composed([f"run_dir={run_dir}", *overrides]))
+    return load(compose_run([f"run_dir={run_dir}", *overrides]))
 
 
 def memory(transitions: int, minibatches: int) -> None:
@@ -780,10 +780,10 @@ def sb3_score(id: str, frames: int, seed: int, *options: str) -> dict[str, Any]:
 
 # By run: Gymnasium's id, and frames.
 SAME_DEFAULTS = {
-    "ppo-cartpole": ("CartPole-v1", 20_480),
-    "ppo-inverted_double_pendulum": ("InvertedDoublePendulum-v4", 10_240),
-    "dqn-cartpole": ("CartPole-v1", 30_000),
-    "sac-pendulum": ("Pendulum-v1", 4_000),
+    "ppo-cartpole": ("CartPole-v1", 51_200),
+    "ppo-inverted_double_pendulum": ("InvertedDoublePendulum-v4", 51_200),
+    "dqn-cartpole": ("CartPole-v1", 50_000),
+    "sac-pendulum": ("Pendulum-v1", 5_000),
 }
 
 
@@ -973,6 +973,6 @@ if __name__ == "__main__":
     try:
         main(arguments(sys.argv[1:]))
     except UserError as error:
-        sys.exit(complain(str(error)))
+        sys.exit(print_error(str(error)))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -16,9 +16,9 @@ import psutil
 import torch
 
 from hydrl import envs
-from hydrl.config.command_line import complain
+from hydrl.config.command_line import print_error
 from hydrl.config.settings import load
-from hydrl.config.tuned import composed
+from hydrl.config.tuned import compose_run
 from hydrl.run import process
 
 
@@ -26,13 +26,13 @@ def main(buffer: str, transitions: int, minibatches: int, folder: Path) -> int:
     """Measures before, after filling, and five times while sampling; the exit code."""
     process.prepare(0, "cpu", 1)
     chosen = ["algo=sac", "env=half_cheetah", f"buffer={buffer}", f"buffer.storage.max_size={transitions}"]
-    settings = load(composed([f"run_dir={folder}", *chosen]))
+    settings = load(compose_run([f"run_dir={folder}", *chosen]))
     env = envs.make_env(settings.build("env"), settings.transform_builders)
     frame = env.fake_tensordict()
     env.close()
     size = transitions * sum(entry.nbytes for entry in frame.values(True, True))
     if buffer == "memmap" and shutil.disk_usage(folder).free < 1.2 * size:
-        return complain(f"{folder} has no room for {size / 1e6:,.0f} MB of transitions")
+        return print_error(f"{folder} has no room for {size / 1e6:,.0f} MB of transitions")
     chunk = frame.expand(min(10_000, transitions)).clone()
     replay = settings.build("buffer")()
     rows = [resident(buffer, "before")]

@@ -21,7 +21,7 @@ from tensordict import TensorDictBase
 
 from hydrl import envs, specs
 from hydrl.config.settings import load
-from hydrl.config.tuned import composed
+from hydrl.config.tuned import compose_run
 from hydrl.experience import buffers
 from hydrl.experience.frame_dedup import find_frame_dedup
 from hydrl.run import process
@@ -61,7 +61,7 @@ def main(buffer: str, transitions: int, folder: Path, times: int = 100) -> None:
     """Fills, measures and prints, each time the median of so many."""
     process.prepare(0, "cpu", 1)
     chosen = [f"buffer={buffer}", f"buffer.storage.max_size={transitions}", *DQN]
-    settings = load(composed([f"run_dir={folder}", *chosen]))
+    settings = load(compose_run([f"run_dir={folder}", *chosen]))
     env = envs.make_env(settings.build("env"), settings.transform_builders, num_envs=8, seed=0)
     actor = settings.build("actor")(env)
     replay = buffers.prepare_buffer(settings.build("buffer")(), env)

@@ -107,11 +107,11 @@ def units(words: Sequence[str]) -> None:
     """
     from hydrl import envs
     from hydrl.config.settings import load
-    from hydrl.config.tuned import composed
+    from hydrl.config.tuned import compose_run
     from hydrl.experience import collectors
     from hydrl.run import process
 
-    settings = load(composed(["run_dir=unused", *words]))
+    settings = load(compose_run(["run_dir=unused", *words]))
     process.prepare(0, "cpu", 1)
     make = partial(envs.make_env, settings.build("env"), settings.transform_builders)
     env = make(num_envs=1)

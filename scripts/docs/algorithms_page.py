@@ -14,7 +14,7 @@ from hydrl.config.overrides import key_of
 from hydrl.config.schema import RULES
 from hydrl.config.settings import load
 from hydrl.config.tree import find
-from hydrl.config.tuned import composed
+from hydrl.config.tuned import compose_run
 from hydrl.errors import UserError
 from hydrl.experiments import report
 from hydrl.experiments.runs import RunResult
@@ -104,7 +104,7 @@ def properties(algo: str) -> list[list[str]]:
         *(
             [f"other `{group}=`", ", ".join(f"`{option or 'null'}`" for option in able if option != chosen)]
             for group, able in values["compatible_with"].items()
-            if len(able) > 1 and (chosen := options_of(algo).get(group)) in able
+            if group != "because" and len(able) > 1 and (chosen := options_of(algo).get(group)) in able
         ),
     ]
 
@@ -124,7 +124,7 @@ def key_table(algo: str, facts: Mapping[str, Any]) -> str:
     """The keys worth knowing with default, range and meaning."""
     values, options = settings_of(algo), options_of(algo)
     cells = [
-        [code(key), default(find(values, key)), range_of(key), meaning(key, values, options)]
+        [code(key), default(find(values, key)), range_of(key, values), meaning(key, values, options)]
         for key in facts["keys"]
     ]
     return table(["key", "default", "range", "meaning"], cells)
@@ -144,7 +144,9 @@ def curves(pictures: Sequence[str]) -> list[str]:
 @cache
 def compose_algorithm(algo: str, *words: str) -> DictConfig:
     """What the algorithm's example composes to without a preset, with Hydra's own node."""
-    return composed(["run_dir=outputs", *example_words(algo), "tuned=null", *words], return_hydra_config=True)
+    return compose_run(
+        ["run_dir=outputs", *example_words(algo), "tuned=null", *words], return_hydra_config=True
+    )
 
 
 def example_words(algo: str) -> list[str]:

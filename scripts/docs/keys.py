@@ -1,5 +1,6 @@
 """What a key of the configuration means and may hold, for tables in docs/."""
 
+import copy
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -12,9 +13,10 @@ import yaml
 from hydra.utils import get_object
 
 from hydrl.config import CONFIGS
-from hydrl.config.ranges import RANGES
+from hydrl.config.ranges import take_limits, type_of
 from hydrl.config.schema import NETWORKS, Parts
-from hydrl.config.tree import show
+from hydrl.config.signatures import limited_parameters
+from hydrl.config.tree import find, read_option, show
 
 SENTENCES = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text(encoding="utf-8"))
 # A parameter in a docstring: its name, its type in brackets, its first line.
@@ -84,8 +86,8 @@ def value_comment(option: str, key: str) -> str:
 @cache
 def parameter_sentences(target: str) -> Mapping[str, str]:
     """The first sentence on each parameter in the docstrings of a class or function, by its dotted path."""
-    made = get_object(target)
-    classes = inspect.getmro(made)[:-1] if inspect.isclass(made) else [made]
+    component = get_object(target)
+    classes = inspect.getmro(component)[:-1] if inspect.isclass(component) else [component]
     documents = [
         document for cls in classes for document in (cls, getattr(cls, "__init__", None)) if document
     ]
@@ -95,7 +97,7 @@ def parameter_sentences(target: str) -> Mapping[str, str]:
         for name, sentence in docstring_parameters(text):
             sentences.setdefault(name, sentence)
         for name in OTHERS.findall(text):
-            path = name if "." in name else f"{made.__module__}.{name}"
+            path = name if "." in name else f"{component.__module__}.{name}"
             if path != target:
                 sentences = {**parameter_sentences(path), **sentences}
     return sentences
@@ -176,12 +178,15 @@ def in_cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def range_of(key: str) -> str:
-    """What a dotted key may hold, in words."""
-    head, _, within = key.partition(".")
-    names = [key, f"NETWORK.{within}"] if head in NETWORKS else [key]
-    kinds = [kind for kind, keys in RANGES if {*names} & {*keys.split()}]
-    return next(map(kind_text, kinds), "") or schema_range(key)
+def range_of(key: str, settings: Any) -> str:
+    """What a dotted key of composed settings may hold, in words."""
+    of_losses = take_limits({"loss": copy.deepcopy(read_option("/train")["loss"])})
+    if limit := (of_losses | take_limits(copy.deepcopy(settings))).get(key):
+        return kind_text(type_of(key, limit))
+    above, _, name = key.rpartition(".")
+    if target := (find(settings, above) or {}).get("_target_"):
+        return kind_text(limited_parameters(get_object(target)).get(name, Any))
+    return schema_range(key)
 
 
 def schema_range(key: str) -> str:

@@ -12,7 +12,7 @@ from hydrl import metric_names
 from hydrl.__main__ import SCRIPTS
 from hydrl.config import CONFIGS, ROOT
 from hydrl.config.schema import NETWORKS, RULES
-from hydrl.config.tree import choices, content, find, paths
+from hydrl.config.tree import find, option_names, paths, read_option
 from hydrl.run.logging.html import code, fenced, table
 from scripts.docs.keys import capitalised, default, file_comment, first_sentence, in_cell, meaning, range_of
 
@@ -77,11 +77,13 @@ def keys_page() -> str:
     parts = [KEYS.strip(), WRITTEN, "## Run"]
     root = yaml.safe_load((CONFIGS / "train.yaml").read_text(encoding="utf-8"))
     own = {key: value for key, value in root.items() if key not in ("defaults", "hydra", "loss", *GROUPS)}
-    cells = [[code(key), default(value), range_of(key), meaning(key, own, {})] for key, value in leaves(own)]
+    cells = [
+        [code(key), default(value), range_of(key, own), meaning(key, own, {})] for key, value in leaves(own)
+    ]
     parts += [table(["key", "default", "range", "meaning"], cells)]
     for group in GROUPS:
         parts += group_section(
-            group, {name: content(f"/{group}/{name}") for name in choices(CONFIGS / group)}
+            group, {name: read_option(f"/{group}/{name}") for name in option_names(CONFIGS / group)}
         )
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -104,12 +106,13 @@ def group_section(group: str, options: Mapping[str, Mapping[str, Any]]) -> list[
     cells = []
     for key, names_by_default in rows.items():
         ((_, (first, *_)), *_) = names_by_default.items()
-        sentence = meaning(f"{group}.{key}", {group: options[first]}, {group: first})
+        path, values = f"{group}.{key}", {group: options[first]}
+        sentence = meaning(path, values, {group: first})
         defaults = [
             value if len(names_by_default) == 1 else f"{value} ({', '.join(names)})"
             for value, names in names_by_default.items()
         ]
-        cells.append([code(f"{group}.{key}"), ", ".join(defaults), range_of(f"{group}.{key}"), sentence])
+        cells.append([code(path), ", ".join(defaults), range_of(path, values), sentence])
     parts = [f"## {group}", table(["option", ""], described)]
     return [*parts, table(["key", "default", "range", "meaning"], cells) if cells else ""]
 

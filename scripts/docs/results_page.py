@@ -22,8 +22,8 @@ from scripts.docs.keys import file_comment
 
 INTRODUCTION = """\
 A row is no ranking: [what the numbers are](#what-the-numbers-are) says how each library measures.
-`IQM [95%]` is the interquartile mean over seeds and its 95% interval. In tables of probabilities, `0.95` means
-that a seed of the first group scores higher than a seed of the second in 95 of 100 pairs.
+`IQM [95%]` is the interquartile mean over seeds and its 95% interval. In tables of probabilities, `0.95`
+means that a seed of the first group scores higher than a seed of the second in 95 of 100 pairs.
 [How it was computed](#how-it-was-computed) has the rest."""
 CURVE_POINTS = 20  # of a learning curve that are kept
 

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from hydrl.config.command_line import read, script
+from hydrl.config.command_line import read_arguments, script
 from hydrl.errors import UserError
 
 # What each section's panels draw against frames; a run without a metric is left out of its panel.
@@ -108,4 +108,4 @@ def main(arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(script(lambda words: main(read(Arguments, words, "entity=ME project=hydrl")), __doc__))
+    sys.exit(script(lambda words: main(read_arguments(Arguments, words, "entity=ME project=hydrl")), __doc__))

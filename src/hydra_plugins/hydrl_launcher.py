@@ -14,7 +14,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
 from hydrl.config import tuned
-from hydrl.config.overrides import key_of
+from hydrl.config.overrides import current_command, key_of
 from hydrl.errors import Interrupted, UserError
 
 SWEEP_KEYS = r"\W*hydra[./](launcher|mode|run|sweep|sweeper)\b"  # overrides that no member takes
@@ -115,7 +115,7 @@ class TunedSweeper(BasicSweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Sweeps over the typed overrides."""
-        return super().sweep(tuned.typed(arguments))
+        return super().sweep(current_command().typed(arguments))
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Composes each member with its preset."""
@@ -131,7 +131,7 @@ class TunedSweeper(BasicSweeper):
         loader, hydra = self.hydra_context.config_loader, self.config.hydra
         named = []
         for job in batch:
-            more = tuned.unsaid([*hydra.overrides.hydra, *job], loader)
+            more = tuned.implied_words([*hydra.overrides.hydra, *job], loader)
             keys = [*hydra.job.config.override_dirname.exclude_keys, *map(key_of, more)]
             names = f"hydra.job.config.override_dirname.exclude_keys=[{','.join(keys)}]"
             named.append([*job, *more, *[names] * bool(more)])

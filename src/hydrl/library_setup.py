@@ -4,6 +4,7 @@ import logging
 import random
 import sys
 import warnings
+from functools import cache
 from importlib.util import find_spec
 from multiprocessing import parent_process
 
@@ -13,13 +14,11 @@ import torch
 
 from hydrl.errors import print_lines
 
-WARNED: set[str] = set()  # lines that were told
 
-
+@cache
 def warn_once(text: str) -> None:
-    """Prints a warning once a process, and never in a worker, as its run has printed it."""
-    if text not in WARNED and parent_process() is None:
-        WARNED.add(text)
+    """Prints a warning once a run, and never in a worker process, as its run has printed it."""
+    if parent_process() is None:
         print_lines(f"warning: {text}", sys.stderr)
 
 

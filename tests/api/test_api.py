@@ -31,7 +31,7 @@ from torchrl.modules.distributions import OneHotCategorical
 import hydrl
 from hydrl.api import python_classes, runs
 from hydrl.api.training import TRAINING
-from hydrl.config.overrides import literal
+from hydrl.config.overrides import to_override
 from hydrl.errors import RunError, UserError
 from hydrl.library_setup import warn_once
 from hydrl.run import process, rendering
@@ -520,7 +520,7 @@ def test_a_sweep_gives_its_runs(tmp_path):
     ],
 )
 def test_a_value_is_typed_as_hydra_reads_it(value, expected):
-    assert literal(value, "key") == expected
+    assert to_override(value, "key") == expected
 
 
 @pytest.mark.parametrize(

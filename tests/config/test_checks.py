@@ -1,21 +1,22 @@
+import copy
 import re
 
 import pytest
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
-from hydrl.config.compatibility import OF_THE_ENVIRONMENT
-from hydrl.config.describe import chosen
-from hydrl.config.ranges import LIMITS, RANGES
+from hydrl.config.compatibility import CHECKED_LATER
+from hydrl.config.describe import matching_options
+from hydrl.config.ranges import MAXIMA, take_limits, type_of
 from hydrl.config.schema import NETWORKS, QUANTITIES, Parts
-from hydrl.config.settings import algorithms
+from hydrl.config.settings import load, read_action_spaces
 from hydrl.config.suggestions import aliases
-from hydrl.config.tree import choices, find, paths
+from hydrl.config.tree import find, option_names, paths, read_option
 from hydrl.errors import UserError
-from tests.conftest import data_of, settings
+from tests.conftest import composed, data_of, settings
 
 
-def test_every_range_is_that_of_a_key_somebody_can_set():
+def test_every_key_that_a_rule_names_can_be_set():
     known: set[str] = set()
     for file in CONFIGS.rglob("*.yaml"):
         content = OmegaConf.to_container(OmegaConf.load(file))
@@ -25,7 +26,7 @@ def test_every_range_is_that_of_a_key_somebody_can_set():
         )
         known |= set(paths(content)) | {f"{said[1] if said else group}.{each}" for each in paths(content)}
     for group, where in (("layers", ""), ("rnn", "rnn.")):  # which lie in each network
-        for name in choices(CONFIGS / group):
+        for name in option_names(CONFIGS / group):
             content = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{group}/{name}.yaml"))
             known |= {f"{network}.{where}{key}" for network in NETWORKS for key in paths(content)}
     known |= set(paths(OmegaConf.to_container(OmegaConf.load(CONFIGS / "train.yaml"))))
@@ -34,29 +35,72 @@ def test_every_range_is_that_of_a_key_somebody_can_set():
     ]
     typed = {word.partition("=")[0] for word in words if word[0] not in "+~"}
     assert typed <= known | {each.name for each in CONFIGS.iterdir()} | {"hydra.run.dir", "logger.project"}
-    ranges = [key.replace("NETWORK", "actor") for _, keys in RANGES for key in keys.split()]
     assert {key for each in QUANTITIES.values() for key in each.split()} <= known
-    assert {*ranges, *(key for pair in LIMITS for key in pair)} <= known
-    assert len(ranges) == len(set(ranges))
-    assert len(ranges) >= 30
+    assert {key for pair in MAXIMA for key in pair} <= known
 
 
-@pytest.mark.parametrize("algo", algorithms())
+def test_every_limit_stands_beside_an_argument_and_can_be_read():
+    of_losses = take_limits({"loss": OmegaConf.to_container(OmegaConf.load(CONFIGS / "train.yaml"))["loss"]})
+    limited = {f"loss/{key}" for key in of_losses}
+    for file in CONFIGS.glob("*/*.yaml"):
+        option = str(file.relative_to(CONFIGS).with_suffix(""))
+        values = {file.parent.name: read_option(f"/{option}")}
+        for key, limit in take_limits(copy.deepcopy(values)).items():
+            assert find(values, key) is not None, (option, key)
+            type_of(key, limit)
+            limited.add(f"{option} {key}")
+    assert len(limited) >= 35
+    for limit in ("> x y", "positive", 3):
+        with pytest.raises(UserError, match=r"^optim\.lr: its limit .* cannot be read\. Write it like"):
+            type_of("optim.lr", limit)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "optim._target_=torch.optim.RMSprop ~optim.fused optim.lr=0",
+            "optim.lr=0: should be greater than 0",
+        ),
+        ("algo=td3_bc env=pendulum loss.module.alpha=-1", "alpha=-1: should be greater than or equal to 0"),
+        ("algo=sac env=pendulum target.tau=1.1", "target.tau=1.1: should be less than or equal to 1"),
+        ("algo=dqn env=cartpole exploration.eps_init=0.0", "is more than exploration.eps_init=0.0"),
+        ("algo=rainbow env=cartpole buffer.sampler.alpha=-1", "buffer.sampler.alpha=-1: should be greater"),
+        ("loss.module.loss_critic_type=l3", "loss_critic_type=l3: should be 'l1', 'l2' or 'smooth_l1'"),
+    ],
+)
+def test_a_value_beyond_a_limit_is_refused(words: str, message: str):
+    with pytest.raises(UserError, match=re.escape(message)):
+        settings(*words.split(), *(data_of("td3_bc") if "td3_bc" in words else []))
+
+
+def test_an_own_option_states_limits_of_its_own():
+    own = {"_target_": "torch.optim.SGD", "lr": 2.0, "limits": {"lr": "> 0, < 1"}}
+    cfg = composed("run_dir=unused", "env=cartpole")
+    cfg.optim = own
+    with pytest.raises(UserError, match=r"optim\.lr=2\.0: should be less than 1"):
+        load(cfg)
+    cfg.optim.lr = 0.5
+    assert "limits" not in load(cfg).optim
+
+
+@pytest.mark.parametrize("algo", read_action_spaces())
 def test_what_fits_an_algorithm_exists_and_holds_its_own_defaults(algo: str):
-    task = "cartpole" if "discrete" in algorithms()[algo] else "hopper"
+    task = "cartpole" if "discrete" in read_action_spaces()[algo] else "hopper"
     values = settings(f"algo={algo}", f"env={task}", *data_of(algo)).model_dump()
     assert {"loss", "actor", "critic", "buffer"} <= values["compatible_with"].keys()
+    assert values["compatible_with"].pop("because")
     for group, fitting in values["compatible_with"].items():
         able = {each or "null" for each in fitting}
-        assert able <= {*choices(CONFIGS / group), "null"}
-        assert set(chosen(group, values[group])) & able, group
+        assert able <= {*option_names(CONFIGS / group), "null"}
+        assert set(matching_options(group, values[group])) & able, group
 
 
 def test_a_choice_is_told_by_what_it_is_built_from():
     actor = settings("env=hopper", "actor=tanh_normal").actor
-    assert chosen("actor", actor) == ["state_independent", "tanh_normal"]
-    assert chosen("actor", {"_target_": "my.actor"}) == []
-    assert chosen("critic", None) == ["null"]
+    assert matching_options("actor", actor) == ["state_independent", "tanh_normal"]
+    assert matching_options("actor", {"_target_": "my.actor"}) == []
+    assert matching_options("critic", None) == ["null"]
 
 
 def test_what_is_needed_of_another_key_can_be_set():
@@ -69,7 +113,7 @@ def test_what_is_needed_of_another_key_can_be_set():
             assert {each.partition(".")[0] for each in needs} <= {
                 *Parts.model_fields,
                 "because",
-                *OF_THE_ENVIRONMENT,
+                *CHECKED_LATER,
             }, file
             found += len(needs)
     assert found >= 12
@@ -80,11 +124,11 @@ def test_what_is_needed_of_another_key_can_be_set():
     [
         (
             "algo=crossq env=pendulum compile=true",
-            "compile=true: does not go with critic.norm, which counts its batches. Use compile=false",
+            "does not go with critic.norm, which counts its batches outside the graph. Use compile=false",
         ),
         (
             "algo=rainbow env=cartpole compile=true",
-            "does not go with DistributionalDQNLoss, which computes its target of single steps, with",
+            "does not go with DistributionalDQNLoss, which computes its targets of single steps, outside",
         ),
         (
             "algo=ppo env=hopper actor=tanh_normal layers@actor=batch_renorm",

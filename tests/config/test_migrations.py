@@ -14,7 +14,7 @@ from hydrl.config.migrations import (
     table,
     with_encoders,
 )
-from hydrl.config.user_dirs import use
+from hydrl.config.user_dirs import add_folders
 from hydrl.errors import UserError
 
 ENCODER, RNN = (table()["targets"][name] for name in ("encoder", "rnn"))
@@ -229,7 +229,7 @@ def test_an_old_word_in_a_users_file_is_an_error_that_names_the_new_one(file, co
     (place := tmp_path / file).parent.mkdir()
     place.write_text(content)
     with pytest.raises(UserError) as error:
-        use([tmp_path])
+        add_folders([tmp_path])
     assert advice.lstrip("/") in str(error.value)
     assert str(error.value).startswith(f"{place}: ")
 

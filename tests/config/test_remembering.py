@@ -3,7 +3,7 @@
 import pytest
 
 from hydrl.config.migrations import new_words
-from hydrl.config.settings import algorithms
+from hydrl.config.settings import read_action_spaces
 from hydrl.errors import UserError
 from tests.conftest import data_of, settings
 
@@ -16,10 +16,10 @@ REPLAYED = ["dqn", "prioritized_dqn", "r2d2", "sac", "td3"]
 
 
 def words(algo, *more):
-    return [f"algo={algo}", *TASKS[algorithms()[algo][0]], "~tuned", *data_of(algo), *more]
+    return [f"algo={algo}", *TASKS[read_action_spaces()[algo][0]], "~tuned", *data_of(algo), *more]
 
 
-@pytest.mark.parametrize("algo", algorithms())
+@pytest.mark.parametrize("algo", read_action_spaces())
 def test_every_algorithm_learns_a_memory_or_says_why_not(algo):
     asked = words(algo, "rnn=lstm")
     if algo not in [*FRESH, *REPLAYED]:
@@ -74,10 +74,12 @@ REFUSED = {
     "algo=ppo rnn=gru minibatches.sequence=1": ["an RNN learns nothing from single steps"],
     "algo=sac rnn=lstm minibatches.n_steps=3": ["minibatches.n_steps=3", "loss=sac", "Use 1"],
     "algo=td3 rnn=gru minibatches.sequence=1 minibatches.burn_in=0": ["minibatches.sequence=1", "Use 2"],
-    "algo=r2d2 minibatches.burn_in=32": ["minibatches.sequence=32: minibatches.burn_in=32 leaves nothing"],
+    "algo=r2d2 minibatches.burn_in=32": [
+        "minibatches.sequence=32: should be more than minibatches.burn_in=32"
+    ],
     "algo=r2d2 minibatches.sequence=2_000": ["minibatches.sequence=2000", "minibatches.size=1024"],
     "algo=r2d2 buffer.storage.max_size=1_024 collector.num_envs=64": [
-        "max_size=1024: holds no",
+        "max_size=1024: too small for minibatches.sequence=",
         "64 environ",
     ],
     "algo=dqn rnn=lstm collector=multi_async": ["collector.sync=false", "Use collector=multi_sync"],

@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 from torchrl.envs import Transform
 
 from hydrl.config import CONFIGS, tree
-from hydrl.config.schema import RULES, KeyScope, keys
-from hydrl.config.settings import Settings, algorithms, check_action_space, load
+from hydrl.config.schema import RULES, KeyScope, keys_with_scope
+from hydrl.config.settings import Settings, check_action_space, load, read_action_spaces
 from hydrl.config.signatures import accepted_parameters, targets
 from hydrl.config.tree import find, paths
 from hydrl.envs import make_env
@@ -63,7 +63,7 @@ def with_file(file: str, run_dir: Path) -> Settings:
         return settings(f"algo={algo}", *task, *data_of(algo), run_dir=run_dir)
     refusals = []
     for algo in fitting(group, choice):
-        for kind in algorithms()[algo]:
+        for kind in read_action_spaces()[algo]:
             base = {"algo": algo, "env": TASKS[kind]} | {MOUNTED.get(group, group): choice}
             untuned = ["~tuned"] * (group != "tuned")
             overrides = " ".join([*untuned, *(f"{key}={value}" for key, value in base.items())]).split()
@@ -80,7 +80,7 @@ def fitting(group: str, choice: str) -> list[str]:
     """The algorithms that a choice may fit: those that say so, or else those that do not say."""
     if group in ("algo", "layers", "rnn", "data"):
         return [WITH.get(choice, choice if group == "algo" else "crossq")]
-    fits = {algo: tree.content(f"/algo/{algo}")["compatible_with"] for algo in algorithms()}
+    fits = {algo: tree.read_option(f"/algo/{algo}")["compatible_with"] for algo in read_action_spaces()}
     saying = [algo for algo, each in fits.items() if choice in each.get(group, [])]
     return saying or [algo for algo, each in fits.items() if group not in each]
 
@@ -239,8 +239,11 @@ def test_a_transform_can_be_dropped_and_another_added_at_the_end():
 
 def test_every_key_is_read_by_something():
     seen = set()  # parts that several algorithms have alike
-    for algo, *more in [*((each,) for each in algorithms()), ("ppo", "logger=wandb", "schedule=cosine")]:
-        kind, *_ = algorithms()[algo]
+    for algo, *more in [
+        *((each,) for each in read_action_spaces()),
+        ("ppo", "logger=wandb", "schedule=cosine"),
+    ]:
+        kind, *_ = read_action_spaces()[algo]
         words = ["~tuned", f"algo={algo}", *f"env={TASKS[kind]}".split(), *data_of(algo)]
         values = load(composed("run_dir=unused", *words, *more)).model_dump()
         nodes = dict(targets(values))
@@ -308,14 +311,16 @@ def test_a_builder_is_called_with_what_is_configured():
 
 
 def test_only_algorithms_that_can_act_in_the_space_are_named(tmp_path):
-    for algo, kinds in algorithms().items():
+    for algo, kinds in read_action_spaces().items():
         run = with_file(f"algo/{algo}", tmp_path)  # with its first kind, which it can act in
         for kind in {"discrete", "continuous", "Composite"} - {*kinds}:
-            able = [name for name, others in algorithms().items() if kind in others]
+            able = [name for name, others in read_action_spaces().items() if kind in others]
             able = [name for name in able if bool(data_of(name)) == bool(data_of(algo))]
             with pytest.raises(UserError) as error:
                 check_action_space(run, kind)
-            assert [name for name in algorithms() if f"Use algo={name}" in str(error.value)] == able[:1]
+            assert [name for name in read_action_spaces() if f"Use algo={name}" in str(error.value)] == able[
+                :1
+            ]
             assert ("No algorithm here can" in str(error.value)) == (not able)
 
 
@@ -419,11 +424,11 @@ def test_a_reference_to_the_environment_is_used_and_saved_as_written(monkeypatch
 
 
 def test_each_top_level_key_has_at_most_one_role_and_what_makes_another_run_has_none():
-    of = {role: keys(role) for role in KeyScope}
-    assert sum(map(len, of.values())) == len(keys(*KeyScope))
+    of = {role: keys_with_scope(role) for role in KeyScope}
+    assert sum(map(len, of.values())) == len(keys_with_scope(*KeyScope))
     assert of[KeyScope.PROCESS] == {"run_dir", "resume", "trust"}
     assert of[KeyScope.LENGTH] == {"total_frames", "anneal_frames", "eval"}
-    assert not {"seed", "env", "collector", "actor", "buffer"} & keys(*KeyScope)
+    assert not {"seed", "env", "collector", "actor", "buffer"} & keys_with_scope(*KeyScope)
     assert {"optim", "loss", "max_grad_norm", "schedule"} <= of[KeyScope.LEARNING]
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from hydrl.config.suggestions import instead, no_such_choice, no_such_key
+from hydrl.config.suggestions import advise_key, no_such_choice, no_such_key
 from hydrl.config.tree import paths, show
 from tests.conftest import settings
 
@@ -26,7 +26,7 @@ VALUES = {
 )
 def test_near_keys(wrong: str, right: list[str]):
     words = " or ".join(f"{key}=3" for key in right)
-    assert instead(wrong, "3", list(paths(VALUES))) == f"Write {words}"
+    assert advise_key(wrong, "3", list(paths(VALUES))) == f"Write {words}"
 
 
 def test_a_family_s_task_may_be_called_as_another_choice_of_env():
@@ -36,8 +36,8 @@ def test_a_family_s_task_may_be_called_as_another_choice_of_env():
 
 def test_a_wrong_key_is_answered_with_what_lies_beside_it():
     known = list(paths(VALUES))
-    assert instead("loss.value_estimator.other", "3", known) == "loss.value_estimator has gamma"
-    assert instead("optim.deep.other", "3", known) == "optim has lr, eps"
+    assert advise_key("loss.value_estimator.other", "3", known) == "loss.value_estimator has gamma"
+    assert advise_key("optim.deep.other", "3", known) == "optim has lr, eps"
     assert (
         no_such_key("optim.momentum", "0.9", VALUES) == "optim.momentum=0.9: no such key. optim has lr, eps."
     )

@@ -9,7 +9,7 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 
 from hydrl.config import command_line
-from hydrl.config.overrides import spelled_out
+from hydrl.config.overrides import expand_shorthands
 from hydrl.config.tree import find
 from hydrl.errors import UserError
 from hydrl.run.checkpoint import resume_command
@@ -68,7 +68,7 @@ CAR, ACROBOT = "algo=ddpg env=mountain_car_continuous", "algo=dqn env=acrobot"
     ],
 )
 def test_what_is_tuned_and_what_is_chosen_meet(words: str, found: dict[str, Any]):
-    values = settings(*spelled_out(words.split())).model_dump()
+    values = settings(*expand_shorthands(words.split())).model_dump()
     assert {path: find(values, path) for path in found} == found
 
 
@@ -108,7 +108,7 @@ def own(tmp_path: Path) -> Path:
     ],
 )
 def test_files_of_one_s_own_choose_as_those_of_hydrl_do(words: str, found: dict[str, Any], own: Path):
-    values = settings(f"hydra.searchpath=[file://{own}]", *spelled_out(words.split())).model_dump()
+    values = settings(f"hydra.searchpath=[file://{own}]", *expand_shorthands(words.split())).model_dump()
     assert {path: find(values, path) for path in found} == found
 
 

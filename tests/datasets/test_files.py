@@ -118,7 +118,7 @@ def test_rows_know_what_their_whole_episode_returns(after, pendulum):
 
 
 def test_what_a_task_does_not_show_is_said_to_be_left_out(pendulum, capsys, monkeypatch):
-    monkeypatch.setattr(library_setup, "WARNED", set())
+    library_setup.warn_once.cache_clear()
     observations = {"observations": None, "observations/observation": np.zeros((7, 3))}
     columns = files.transitions(small(**observations, **{"observations/action_mask": np.ones((7, 5), bool)}))
     assert convert.to_env_rows(columns, pendulum, "FILE").get("action_mask", None) is None

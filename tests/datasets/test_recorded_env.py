@@ -30,7 +30,7 @@ def wrapped(tmp_path_factory):
 
 
 def warning_of(run, capsys, monkeypatch, *words):
-    monkeypatch.setattr(library_setup, "WARNED", set())
+    library_setup.warn_once.cache_clear()
     capsys.readouterr()
     run("algo=bc", *SMALL, *words, folder=token_hex(4))
     return capsys.readouterr().err

@@ -31,7 +31,7 @@ def env_of(says: str = "info", num_envs: int = 1, transforms=(), **words):
 
 @pytest.fixture(autouse=True)
 def _untold(monkeypatch):
-    monkeypatch.setattr(library_setup, "WARNED", set())
+    library_setup.warn_once.cache_clear()
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])

@@ -267,7 +267,7 @@ def test_frames_are_never_skipped_twice():
 
 @needs_atari
 def test_a_game_as_it_comes_is_told_with_what_it_is_by_the_protocol(capsys, monkeypatch):
-    monkeypatch.setattr(library_setup, "WARNED", set())
+    library_setup.warn_once.cache_clear()
     for _ in range(2):
         gymnasium_env("ALE/Pong-v5").close()
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]

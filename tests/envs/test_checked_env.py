@@ -15,7 +15,7 @@ import hydrl
 import hydrl.training.metrics
 from hydrl import envs, library_setup
 from hydrl.config import CONFIGS
-from hydrl.config.tree import choices
+from hydrl.config.tree import option_names
 from hydrl.envs import gymnasium_env, make_env
 from hydrl.envs.checked_env import CheckedEnv
 from hydrl.errors import UserError
@@ -106,7 +106,7 @@ def slow_if(each: str) -> Any:
     return pytest.param(each, marks=pytest.mark.slow) if each in ("multi_async", "overlap", "ray") else each
 
 
-@pytest.mark.parametrize("collector", map(slow_if, choices(CONFIGS / "collector")))
+@pytest.mark.parametrize("collector", map(slow_if, option_names(CONFIGS / "collector")))
 def test_every_collector_hands_over_what_the_task_gave(collector, collected, run, tmp_path):
     drawn = collector == "dataset"
     if drawn:
@@ -129,7 +129,7 @@ def test_every_collector_hands_over_what_the_task_gave(collector, collected, run
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize("buffer", [each for each in choices(CONFIGS / "buffer") if each != "hindsight"])
+@pytest.mark.parametrize("buffer", [each for each in option_names(CONFIGS / "buffer") if each != "hindsight"])
 def test_every_buffer_keeps_what_the_task_gave(buffer, n_steps, run, collected):
     rollout = buffer == "rollout"
     if rollout and n_steps > 1:
@@ -225,7 +225,7 @@ TOLD = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", TOLD)
 def test_what_may_be_meant_is_told_once(what, capsys, monkeypatch):
-    monkeypatch.setattr(library_setup, "WARNED", set())
+    library_setup.warn_once.cache_clear()
     for num_envs in (2, 1):
         env = make_env(partial(ODD, what=what), [], num_envs=num_envs, seed=0)
         env.rollout(12, break_when_any_done=False)
@@ -241,7 +241,7 @@ def test_a_mask_of_actions_that_are_no_choice_is_told(capsys, monkeypatch):
             super().__init__(device)
             self.observation_spec["action_mask"] = Binary(3, (3,))
 
-    monkeypatch.setattr(library_setup, "WARNED", set())
+    library_setup.warn_once.cache_clear()
     make_env(Masked, [])
     told = capsys.readouterr().err
     assert (

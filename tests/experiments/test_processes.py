@@ -94,7 +94,7 @@ def test_each_run_tells_how_it_ended(tmp_path):
 
 @pytest.mark.parametrize("limit", [1, 2])
 def test_runs_side_by_side_share_the_cores(tmp_path, limit, member, monkeypatch):
-    monkeypatch.setattr(auto_values, "cores", lambda: 6)
+    monkeypatch.setattr(auto_values, "count_cores", lambda: 6)
     with ProcessPool(limit) as runs:
         run = runs.start([], tmp_path / "run")
         wait_for(lambda: trains(run.folder))

@@ -28,7 +28,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.trial import TrialState
 
 from hydrl.config import CONFIGS
-from hydrl.config.settings import builder
+from hydrl.config.settings import make_builder
 from hydrl.config.tree import find
 from hydrl.errors import RunError, UserError
 from hydrl.experiments import processes, search, search_space, search_storage
@@ -45,7 +45,7 @@ ALONE = [*TINY, "search=base", "seeds=0,1", "trials=2", "jobs=1"]  # with a rang
 
 @pytest.fixture(autouse=True)
 def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_space, "composed", lambda words: composed(*words))
+    monkeypatch.setattr(search_space, "compose_run", lambda words: composed(*words))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,9 @@ def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, t
     level = {0: 40.0, 1: 60.0, 2: 49.0, 3: 51.0}
     pruner = {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": 2, "n_warmup_steps": 1}
     read = lambda trial, seed: ({256 + 44 * seed: level[trial]}, 100.0, 0)  # noqa: E731
-    monkeypatch.setattr(search, "builder", lambda part: builder(pruner if "Pruner" in str(part) else part))
+    monkeypatch.setattr(
+        search, "make_builder", lambda part: make_builder(pruner if "Pruner" in str(part) else part)
+    )
     study, started, lines = searched(monkeypatch, tmp_path, "trials=4", outcome=read)
     # The second seed's evaluation is averaged with the first seed's score, whatever its frames.
     assert study.trials[0].intermediate_values == {1: 40.0, 3: 70.0}

@@ -99,6 +99,9 @@ def rows(output: str) -> list[list[str]]:
         (["actor.num_cells=[64,64]", "~transforms.normalize"], "actor.num_cells_64_64-transforms.normalize"),
         (["env=gym", "env.id='ALE/Pong v5'"], "gym-env.id_ALE_Pong_v5"),
         (["+env.login=${oc.env:NAME}"], "env.login_oc.env_NAME"),
+        # As they were named when sizes had their cell's name.
+        (["algo=ppo", "rnn=gru", "rnn.hidden_size=32"], "ppo-memory_gru-memory.gru_32"),
+        (["algo=ppo", "rnn=lstm", "rnn.hidden_size=32"], "ppo-memory_lstm-memory.lstm_32"),
         ([], "default"),
     ],
 )

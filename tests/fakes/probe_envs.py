@@ -15,8 +15,8 @@ from torch import Tensor
 from torchrl.objectives import LossModule
 
 import hydrl.training.learner
-from hydrl.config.settings import algorithms
-from hydrl.config.tree import content, find
+from hydrl.config.settings import read_action_spaces
+from hydrl.config.tree import find, read_option
 from hydrl.experience.minibatches import Epochs
 from tests.conftest import data_of, settings
 
@@ -109,7 +109,7 @@ gymnasium.register("Clockwork-v0", entry_point=ClockworkEnv, max_episode_steps=C
 
 def cases() -> Iterator[tuple[str, str]]:
     """Every algorithm in ``configs/algo`` with each kind of action that it declares."""
-    for algo, spaces in algorithms().items():
+    for algo, spaces in read_action_spaces().items():
         yield from ((algo, actions) for actions in SPACES if actions in spaces)
 
 
@@ -137,7 +137,7 @@ def imitates(algo: str) -> bool:
 
 def fresh(algo: str) -> bool:
     """Whether an algorithm is on-policy, by its declaration."""
-    return content(f"/algo/{algo}")["compatible_with"].get("minibatches") == ["epochs"]
+    return read_option(f"/algo/{algo}")["compatible_with"].get("minibatches") == ["epochs"]
 
 
 def learns_from(keys: Mapping[str, Any]) -> str:

@@ -386,17 +386,18 @@ MISTAKES: dict[str, list[str]] = {
     ],
     # Goals that cannot be relabelled.
     "algo=dqn env=bit_flip minibatches.n_steps=3": [
-        "minibatches.n_steps=3: does not go with buffer=hindsight, which relabels single steps, as",
+        "minibatches.n_steps=3: does not go with buffer=hindsight, which relabels single steps",
         "Use minibatches.n_steps=1.\n",
     ],
     "algo=dqn env=bit_flip rnn=lstm": [
-        "minibatches.sequence=32: does not go with buffer=hindsight, which relabels single steps, as",
+        "minibatches.sequence=32: does not go with buffer=hindsight, which relabels single steps",
         "Use minibatches.sequence=null.\n",
     ],
     "algo=dqn env=bit_flip buffer.her_ratio=2": ["buffer.her_ratio=2: should be less than or equal to 1"],
     "algo=dqn env=bit_flip buffer.strategy=random": ["buffer.strategy=random: should be 'future' or 'final'"],
     "algo=crossq env=point_reach buffer=hindsight": [
-        "buffer=hindsight: does not go with algo=crossq. Use buffer=replay or buffer=memmap.\n"
+        "buffer=hindsight: does not go with algo=crossq, which learns off-policy without target networks.",
+        "Use buffer=replay or buffer=memmap.\n",
     ],
     # Parts that do not fit each other.
     "algo=ppo actor=tanh_normal env=cartpole": [
@@ -447,17 +448,19 @@ MISTAKES: dict[str, list[str]] = {
         "dqn, impala, ppo, prioritized_dqn, r2d2, rainbow, recurrent_ppo, reinforce or sac_discrete.\n",
     ],
     "algo=mappo env=custom env._target_=tests.fakes.envs.CountingTeam actor=tanh_normal": [
-        "actor=tanh_normal: does not go with algo=mappo. Use actor=multi_agent.\n"
+        "actor=tanh_normal: does not go with algo=mappo, which learns on-policy with a stochastic policy.",
+        "Use actor=multi_agent.\n",
     ],
     "algo=mappo env=vmas_navigation env.scenario=balance": [
         "env.scenario=balance: env=vmas_navigation is navigation, with its hyperparameters",
         "Use env=vmas env.scenario=balance.\n",
     ],
     "algo=ppo env=cartpole collector=dataset data=npz data.path=set": [
-        "collector=dataset: does not go with minibatches=epochs, which learns from frames of its own",
+        "collector=dataset: does not go with minibatches=epochs, which is on-policy and learns from",
     ],
     "algo=rainbow env=cartpole minibatches=mixed minibatches.n_steps=1 data=npz data.path=set": [
-        "minibatches=mixed: does not go with algo=rainbow. Use minibatches=replay data=null.\n"
+        "minibatches=mixed: does not go with algo=rainbow, which is a distributional DQN with",
+        "Use minibatches=replay data=null.\n",
     ],
     "algo=mappo env=simple_spread env.id=mpe2/simple_tag_v3": [
         "env.id=mpe2/simple_tag_v3: env=simple_spread is mpe2/simple_spread_v3, with its",
@@ -491,29 +494,33 @@ MISTAKES: dict[str, list[str]] = {
         "Use algo=bc, cql_discrete, gail or iql_discrete.\n",
     ],
     "algo=gail env=pendulum ~data": [
-        "data=null: does not go with algo=gail. Use data=npz, h5, minari or replay_buffer.\n"
+        "data=null: does not go with algo=gail, which imitates an expert's episodes with PPO.",
+        "Use data=npz, h5, minari or replay_buffer.\n",
     ],
     "algo=td3_bc env=pendulum data.path=x loss.module.alpha=-1": ["loss.module.alpha=-1", "equal to 0"],
     "algo=cql env=pendulum data.path=x +loss.module.with_lagrange=true": [
         "loss.module.with_lagrange=true: hydrl.losses.offline.CQLLoss takes no with_lagrange"
     ],
     "algo=bc env=pendulum data.path=x target=soft": [
-        "target=soft: does not go with algo=bc. Use target=null.\n"
+        "target=soft: does not go with algo=bc, which learns from an offline dataset. Use target=null.\n"
     ],
     "algo=dqn env=cartpole actor=categorical": [
         "actor=categorical: does not go with algo=dqn",
         "Use actor=q_value, actor=dueling or actor=distributional.\n",
     ],
     "algo=dqn env=cartpole loss=c51": [
-        "actor=q_value: does not go with loss=c51. Use actor=distributional.\n"
+        "actor=q_value: does not go with loss=c51, which learns distributions of returns.",
+        "Use actor=distributional.\n",
     ],
     "algo=dqn env=cartpole actor=distributional": [
-        "actor=distributional: does not go with loss=dqn. Use actor=q_value or actor=dueling.\n"
+        "actor=distributional: does not go with loss=dqn, which learns action values from single steps.",
+        "Use actor=q_value or actor=dueling.\n",
     ],
-    "algo=rainbow env=cartpole loss=dqn": ["loss=dqn: does not go with algo=rainbow. Use loss=c51.\n"],
-    "algo=rainbow env=cartpole actor.v_min=10": [
-        "actor.v_min=10: should be less than actor.v_max=1.0, the greatest return.\n"
+    "algo=rainbow env=cartpole loss=dqn": [
+        "loss=dqn: does not go with algo=rainbow, which is a distributional DQN with prioritized replay.",
+        "Use loss=c51.\n",
     ],
+    "algo=rainbow env=cartpole actor.v_min=10": ["actor.v_min=10: should be less than actor.v_max=1.0.\n"],
     "algo=rainbow env=cartpole actor.atoms=1": ["actor.atoms=1", "greater than 1"],
     "algo=rainbow env=cartpole actor.noisy=0": ["actor.noisy=0", "greater than 0"],
     "algo=ppo env=cartpole layers@actor=noisy": [
@@ -521,7 +528,7 @@ MISTAKES: dict[str, list[str]] = {
         "actor has scale, scale_init, num_cells, activation, in_keys, encoder, rnn, norm, init.\n",
     ],
     "algo=rainbow env=cartpole compile=true": [
-        "compile=true: does not go with DistributionalDQNLoss, which computes its target of single",
+        "compile=true: does not go with DistributionalDQNLoss, which computes its targets of single",
         "Use compile=false.\n",
     ],
     "algo=ppo env=cartpole actor=q_value": [
@@ -535,12 +542,22 @@ MISTAKES: dict[str, list[str]] = {
     "-x": ["-x: no such option. Write KEY=VALUE, and see --help.\n"],
     "search=ppo": ["search=ppo: no key of a run. Start python scripts/search.py search=ppo.\n"],
     "-m exploration=none,gaussian": ["exploration=none: no such option. Try null.\n"],
-    "algo=ppo loss=dqn": ["loss=dqn: does not go with algo=ppo. Use loss=clip_ppo or loss=kl_penalty.\n"],
-    "algo=ppo buffer=replay": ["buffer=replay: does not go with algo=ppo. Use buffer=rollout.\n"],
-    "algo=ppo exploration=e_greedy": [
-        "exploration=e_greedy: does not go with algo=ppo. Use exploration=null.\n"
+    "algo=ppo loss=dqn": [
+        "loss=dqn: does not go with algo=ppo, which learns on-policy with a stochastic policy.",
+        "Use loss=clip_ppo or loss=kl_penalty.\n",
     ],
-    "algo=ppo target=soft": ["target=soft: does not go with algo=ppo. Use target=null.\n"],
+    "algo=ppo buffer=replay": [
+        "buffer=replay: does not go with algo=ppo, which learns on-policy with a stochastic policy.",
+        "Use buffer=rollout.\n",
+    ],
+    "algo=ppo exploration=e_greedy": [
+        "exploration=e_greedy: does not go with algo=ppo, which learns on-policy with a stochastic policy.",
+        "Use exploration=null.\n",
+    ],
+    "algo=ppo target=soft": [
+        "target=soft: does not go with algo=ppo, which learns on-policy with a stochastic policy.",
+        "Use target=null.\n",
+    ],
     "algo=dqn env=cartpole loss.module.delay_value=false": [
         "loss.module.double_dqn=true",
         "delay_value=true",
@@ -555,7 +572,7 @@ MISTAKES: dict[str, list[str]] = {
     "eval.backend=ray eval.address=ray://head:10001": ["eval.address=ray://head:10001: should be HOST:PORT"],
     "eval.address=auto": ["eval.address=auto: is of eval.backend=ray"],
     "collector=ray eval.backend=ray eval.address=auto": [
-        "collector=ray, which has the cluster of both, collector.address"
+        "collector=ray, which evaluates on its own cluster, collector.address"
     ],
     "collector=ray collector.num_cpus=-1": ["collector.num_cpus=-1: should be greater than or equal to 0"],
     "collector=ray transforms=running_norm": [
@@ -579,7 +596,7 @@ MISTAKES: dict[str, list[str]] = {
     "minibatches.draw=all": ["minibatches.draw=all", "should be 'epoch' or 'minibatch'"],
     "compile=yes": ["compile=yes", "true or false"],
     "compile=true loss=kl_penalty": [
-        "compile=true: does not go with KLPENPPOLoss, which changes its own beta. Use compile=false.\n"
+        "does not go with KLPENPPOLoss, which changes beta outside the graph. Use compile=false.\n"
     ],
     "actor.activation=Foo": ["actor.activation=Foo", "'Tanh', 'ReLU'"],
     "critic.activation=relu": ["critic.activation=relu", "ReLU"],
@@ -590,10 +607,11 @@ MISTAKES: dict[str, list[str]] = {
     # An RNN.
     "algo=ppo transforms.normalize.settle=0": ["transforms.normalize.settle=0", "greater than 0"],
     "algo=dqn env=cartpole rnn=gru minibatches=replay": [
-        "minibatches=replay: does not go with loss=recurrent_dqn. Use minibatches=sequences.\n"
+        "minibatches=replay: does not go with loss=recurrent_dqn, which learns action values from sequences.",
+        "Use minibatches=sequences.\n",
     ],
     "algo=ddpg env=pendulum rnn=gru": [
-        "rnn=gru: does not go with DDPGLoss, which is here to compare with; of its kind td3 learns",
+        "rnn=gru: does not go with DDPGLoss, which is a baseline without recurrent policies; algo=td3",
         "Use rnn=null.\n",
     ],
     "algo=ppo collector.init_random_frames=1024": [
@@ -607,7 +625,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=recurrent_ppo actor.rnn.hidden_size=0": ["rnn.hidden_size=0", "greater than 0"],
     "algo=tqc env=pendulum rnn=lstm": [
-        "rnn=lstm: does not go with TQCLoss, which learns many critics, of which each would need a",
+        "rnn=lstm: does not go with TQCLoss, which has many critics, each of which would need an",
         "Use rnn=null.\n",
     ],
     "algo=recurrent_ppo rnn.span=1": ["rnn.span=1", "greater than or equal to 2"],
@@ -620,10 +638,10 @@ MISTAKES: dict[str, list[str]] = {
         "critic.rnn: it has no RNN of its own. Use critic.encoder=shared, the actor's.\n"
     ],
     "algo=crossq compile=true": [
-        "compile=true: does not go with critic.norm, which counts its batches. Use compile=false.\n"
+        "does not go with critic.norm, which counts its batches outside the graph. Use compile=false.\n"
     ],
     "algo=recurrent_ppo compile=true": [
-        "compile=true: does not go with rnn=lstm, which is cut where episodes end. Use compile=false.\n"
+        "with rnn=lstm, which is reset where episodes end, outside the graph. Use compile=false.\n"
     ],
     "algo=recurrent_ppo loss.value_estimator.deactivate_vmap=false": ["deactivate_vmap=true"],
     # Deleting.

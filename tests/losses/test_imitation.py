@@ -92,7 +92,10 @@ def test_an_expert_and_the_policy_are_told_apart_and_ppo_learns_from_what_that_p
 
 
 def test_an_expert_is_asked_for_in_a_line():
-    with pytest.raises(UserError, match=r"^data=null: does not go with algo=gail\. Use data="):
+    with pytest.raises(
+        UserError,
+        match=r"^data=null: does not go with algo=gail, which imitates an expert's episodes.*\. Use data=",
+    ):
         settings("algo=gail", "env=pendulum", "~data")
 
 

@@ -78,7 +78,7 @@ def test_bounds_between_which_float32_loses_the_probability_of_an_action_are_tol
     low, high, told, monkeypatch, capsys
 ):
     """An update's probability of a stored action is, before the first step, that of when it was drawn."""
-    monkeypatch.setattr(library_setup, "WARNED", set())
+    library_setup.warn_once.cache_clear()
     monkeypatch.setitem(ACTIONS, "continuous", lambda: Bounded(low, high, shape=(1,)))
     actor = build("independent", toy("continuous"), init="orthogonal", scale_init=0.6)
     with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):

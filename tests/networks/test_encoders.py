@@ -161,7 +161,7 @@ def test_each_channel_is_scaled_by_its_own_bounds_and_one_without_is_left():
     ],
 )
 def test_a_picture_without_bounds_is_read_as_it_is_and_a_line_says_so(kind, low, high, capsys):
-    library_setup.WARNED.clear()
+    library_setup.warn_once.cache_clear()
     env = any_picture(kind, low, high)
     seen = env.reset()
     assert torch.equal(of_bytes(env)(seen)["features"], flat(seen))

@@ -239,7 +239,7 @@ def test_workers_collect_a_batch_again_that_is_broken_off(run, monkeypatch, caps
         patch.setattr(WorkerWatchdog, "update_policy_weights_", publish)
         with pytest.raises(Interrupted):
             run(*words, folder="stopped")
-    assert "learned from again" in capsys.readouterr().out.replace("\n", " ")
+    assert "learns from the batch again" in capsys.readouterr().out.replace("\n", " ")
     stopped = half.parent / "stopped"
     told = json.loads((stopped / "summary.json").read_text())
     assert told["frames"] == 128

@@ -10,7 +10,7 @@ from dataclasses import fields
 
 import pytest
 
-from hydrl.config.overrides import spelled_out, with_paths
+from hydrl.config.overrides import expand_shorthands, quote_paths
 from hydrl.errors import UserError
 from tests.conftest import ROOT, settings
 
@@ -54,7 +54,7 @@ TRAINING = {
 def test_train_py_takes_the_words_of_a_command(command: str):
     overrides = [re.sub(r"\$\w+", "0", word) for word in TRAINING[command]]
     try:
-        settings(*spelled_out(with_paths(overrides)))
+        settings(*expand_shorthands(quote_paths(overrides)))
     except UserError as error:
         if "hydrl[dm-control]" in str(error) or "hydrl[submitit]" in str(error):
             pytest.skip("an extra that make does not install")

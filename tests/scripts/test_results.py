@@ -11,8 +11,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
-from hydrl.config.settings import algorithms
-from hydrl.config.tree import choices, paths
+from hydrl.config.settings import read_action_spaces
+from hydrl.config.tree import option_names, paths
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.experiments import processes, runs
 from hydrl.experiments.processes import ProcessPool
@@ -140,7 +140,7 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     assert (
         "- `algo=dqn env=pendulum`: not at all; the numbers are those of `algo=dqn` for every task." in text
     )
-    assert "RL Baselines3 Zoo's DQN numbers for CartPole-v1; found on seeds 0-9" in text
+    assert "RL Baselines3 Zoo's DQN hyperparameters for CartPole-v1; found on seeds 0-9" in text
     assert "All by hand." in text
     assert "![page/curves-cartpole](page/curves-cartpole.png)" in text
     assert (tmp_path / "page/curves-cartpole.png").read_bytes()[:4] == b"\x89PNG"
@@ -184,11 +184,13 @@ def test_the_pages_of_algorithms_have_each_once_with_its_keys_and_scores(tmp_pat
     row = [runs.read_run(tmp_path / str(seed)) for seed in (100, 101)]
     pages = algorithms_page.make_pages([row, []])
     listed = re.findall(r"^\| \[.*\]\((.*)#(.*)\) \| `algo=(\w+)` \| (.*?) \|", pages["algorithms.md"], re.M)
-    assert sorted(algo for _, _, algo, _ in listed) == choices(CONFIGS / "algo")
+    assert sorted(algo for _, _, algo, _ in listed) == option_names(CONFIGS / "algo")
     for page, heading, algo, spaces in listed:
         headings = [algorithms_page.anchor(title) for title in re.findall("^## (.*)$", pages[page], re.M)]
         assert heading in headings
-        assert spaces.split(", ") == [kind.removeprefix("multi-agent ") for kind in algorithms()[algo]]
+        assert spaces.split(", ") == [
+            kind.removeprefix("multi-agent ") for kind in read_action_spaces()[algo]
+        ]
     for family in algorithms_page.FACTS["families"].values():
         for algo, facts in family["algorithms"].items():
             known = {*paths(algorithms_page.settings_of(algo))}

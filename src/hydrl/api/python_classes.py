@@ -15,7 +15,7 @@ from omegaconf import DictConfig, open_dict
 
 from hydrl.config import CONFIGS
 from hydrl.config.migrations import new_key
-from hydrl.config.overrides import literal
+from hydrl.config.overrides import to_override
 from hydrl.config.signatures import accepted_parameters
 from hydrl.errors import UserError
 
@@ -36,11 +36,11 @@ def to_overrides(keywords: Mapping[str, Any]) -> list[str]:
     for key, value in keywords.items():
         if isinstance(value, Mapping):
             entries = {f"{key}.{name}": replace_by_names(entry) for name, entry in value.items()}
-            overrides += [f"{name}={literal(entry, name)}" for name, entry in entries.items()]
+            overrides += [f"{name}={to_override(entry, name)}" for name, entry in entries.items()]
         elif callable(value):
             overrides.append(f"{key}={add_option(new_key(key), value)}")
         else:
-            overrides.append(f"{key}={literal(getattr(value, 'folder', value), key)}")  # of a run
+            overrides.append(f"{key}={to_override(getattr(value, 'folder', value), key)}")  # of a run
     return overrides
 
 

@@ -21,7 +21,7 @@ from hydrl.api import python_classes
 from hydrl.api.training import TRAINING, restore_process
 from hydrl.config import ROOT, command_line
 from hydrl.config.migrations import new_key
-from hydrl.config.overrides import choices_made, key_of, literal
+from hydrl.config.overrides import chosen_options, key_of, new_command, to_override
 from hydrl.deploy.load import open_run
 from hydrl.deploy.policy import Policy, open_policy
 from hydrl.errors import Interrupted, RunError, UserError, printable
@@ -189,13 +189,13 @@ def train(*words: str, folder: str | Path | None = None, began: float | None = N
         raise UserError(f'{wrong!r}: not an override. Write "algo=ppo" or the keyword algo="ppo".')
     typed = [*words, *python_classes.to_overrides(keys)]
     if folder is not None:
-        typed.append(f"hydra.run.dir={literal(folder, 'folder')}")
-    with TRAINING.begin(began) as session:
+        typed.append(f"hydra.run.dir={to_override(folder, 'folder')}")
+    with TRAINING.begin(began) as session, new_command():
         python_classes.refresh()
-        cfg = command_line.in_python(typed, expand)
+        cfg = command_line.compose_for_python(typed, expand)
         place = Path(cfg.run_dir)
         python_classes.drop_unaccepted(cfg, [new_key(key_of(word)) for word in typed])
-        if options := python_classes.process_only_options(choices_made()):
+        if options := python_classes.process_only_options(chosen_options()):
             refuse_workers(cfg, options)
             print(f"{', '.join(options)}: known to this process only; resume the run here")
         ended = run_training(cfg, session)
@@ -275,12 +275,14 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
     several = {
         key: value if isinstance(value, list | range) else [value] for key, value in plain_keys.items()
     }
-    typed = [f"{key}={','.join(literal(value, key) for value in values)}" for key, values in several.items()]
+    typed = [
+        f"{key}={','.join(to_override(value, key) for value in values)}" for key, values in several.items()
+    ]
     place = Path(folder or f"outputs/sweeps/{datetime.now():%Y-%m-%d_%H-%M-%S-%f}")
     command = [sys.executable, str(ROOT / "train.py"), "-m", *words, *typed]
     plain = {key: value for key, value in os.environ.items() if key != "FORCE_COLOR"}  # a notebook sets it
     process = subprocess.Popen(
-        [*command, f"hydra.sweep.dir={literal(place, 'folder')}"], env=plain, preexec_fn=END_WITH_PARENT
+        [*command, f"hydra.sweep.dir={to_override(place, 'folder')}"], env=plain, preexec_fn=END_WITH_PARENT
     )
     try:
         code = process.wait()

@@ -1,4 +1,4 @@
-"""From YAML and the command line to checked settings; does not import PyTorch until a signature is read."""
+"""Configuration: from YAML and the command line to checked settings."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What ``auto`` comes to, from the configuration and the machine alone: a command repeats itself."""
+"""Values of ``auto``, from the configuration and the machine alone, so that a command is reproducible."""
 
 import math
 import os
@@ -10,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from hydrl.openmp import is_limited
 
-MOST = 32  # steps that an RNN learns from at once, where nobody says another number
-SECOND_THREAD = 60_000_000  # multiplications of a layer from which a second thread is faster
+MAX_SEQUENCE = 32  # default upper limit of minibatches.sequence
+SECOND_THREAD_WORK = 60_000_000  # multiplications in a layer from which two threads are faster
 
 
 def compiler() -> str:
@@ -19,14 +19,14 @@ def compiler() -> str:
     return os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
 
 
-def compiling(loss: str, updates: int, least: int | None, *, recurrent: bool) -> tuple[bool, str]:
-    """Whether the update is to be compiled, and why; docs/notes/performance.md has the measurements.
+def choose_compile(loss: str, updates: int, least: int | None, *, recurrent: bool) -> tuple[bool, str]:
+    """Whether to compile the update, and why; measurements are in docs/notes/performance.md.
 
     Args:
-        loss: the name of its class.
-        updates: in the whole run.
-        least: updates from which on it pays; ``None`` where it never does.
-        recurrent: whether the actor is.
+        loss: class name of the loss.
+        updates: updates in the whole run.
+        least: updates from which compiling is faster; ``None``: never.
+        recurrent: whether the policy is recurrent.
     """
     if recurrent:
         return False, "an RNN cannot be compiled"
@@ -39,21 +39,21 @@ def compiling(loss: str, updates: int, least: int | None, *, recurrent: bool) ->
     return True, f"it pays in {updates:,} updates, and may take a minute once they begin"
 
 
-def cores() -> int:
-    """Cores that this process may use; ``OMP_NUM_THREADS`` says fewer to each of several runs at a time."""
+def count_cores() -> int:
+    """Number of cores that this process may use; ``OMP_NUM_THREADS`` lowers it for parallel runs."""
     cores_here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    limit = os.environ.get("OMP_NUM_THREADS", "")  # a list for nested threads says nothing to us
+    limit = os.environ.get("OMP_NUM_THREADS", "")  # a list, for nested threads, is ignored
     return min(cores_here, int(limit)) if limit.isdecimal() else cores_here
 
 
-def threads(work: int, *, workers: bool) -> tuple[int, str]:
-    """PyTorch's threads, and why: a second is taken where it is faster, and costs little where others run.
+def choose_threads(work: int, *, workers: bool) -> tuple[int, str]:
+    """Number of PyTorch's threads, and why: two if the networks are large and a core is free.
 
     Args:
         work: rows of a minibatch times the largest product of neighbouring hidden widths.
-        workers: whether the run has other processes that need the cores.
+        workers: whether the run has worker processes.
     """
-    if work < SECOND_THREAD or workers or cores() < 2:
+    if work < SECOND_THREAD_WORK or workers or count_cores() < 2:
         return 1, ""
     if not is_limited():
         return 1, (
@@ -64,9 +64,9 @@ def threads(work: int, *, workers: bool) -> tuple[int, str]:
 
 
 def sequence(*, _root_: DictConfig) -> int | None:
-    """Steps that stay together in time, ``${sequence:}`` in YAML; ``None`` without an RNN.
+    """Length of sequences, ``${sequence:}`` in YAML; ``None`` without an RNN.
 
-    They are as many as divide a minibatch and what an environment does in a batch, 32 at most.
+    The largest number up to 32 that divides both a minibatch and each environment's steps in a batch.
     """
     if not OmegaConf.select(_root_, "actor.rnn"):
         return None
@@ -76,35 +76,37 @@ def sequence(*, _root_: DictConfig) -> int | None:
         several = (OmegaConf.select(_root_, f"collector.num_{kind}") for kind in ("workers", "collectors"))
         steps = frames // (envs * next(filter(None, several), 1))
         together = math.gcd(steps, OmegaConf.select(_root_, "minibatches.size"))
-    except (TypeError, ValueError, ZeroDivisionError):  # which is told as the mistake it is
-        return MOST
-    return max((length for length in range(1, MOST + 1) if together % length == 0), default=MOST)
+    except (TypeError, ValueError, ZeroDivisionError):  # the checks report it
+        return MAX_SEQUENCE
+    return max(
+        (length for length in range(1, MAX_SEQUENCE + 1) if together % length == 0), default=MAX_SEQUENCE
+    )
 
 
 def fraction_of_frames(fraction: float, *, _root_: DictConfig) -> int:
-    """So many of the run's frames, ``${fraction_of_frames:0.1}`` in YAML for a tenth of ``total_frames``."""
+    """A fraction of ``total_frames``, ``${fraction_of_frames:0.1}`` in YAML for a tenth."""
     return round(fraction * _root_.total_frames)
 
 
 def discount(*, _root_: DictConfig) -> float:
-    """A discount for tasks that nobody tuned, ``${discount:}`` in YAML.
+    """Discount for environments without a tuned preset, ``${discount:}`` in YAML.
 
-    It is 1 - 5 / (the steps after which Gymnasium ends an episode), at least 0.95 and at most 0.995, as in
-    TD-MPC2 (Hansen et al. 2024), so that a fifth of an episode is looked ahead; 0.99 without such a limit,
-    and for a family (``env.make``), whose limit is far beyond what its episodes last.
+    It is 1 - 5 / (Gymnasium's time limit in steps), between 0.95 and 0.995, as in TD-MPC2 (Hansen et al.
+    2024); 0.99 without a limit, and for families (``env.make``), whose limits are never reached.
     """
-    from hydrl.config.trust import named_in_files  # which needs this package
 
-    if OmegaConf.select(_root_, "env.make"):  # whose ids are known once it has made one, and not before
+    from hydrl.config.trust import trusted_names  # which needs this package
+
+    if OmegaConf.select(_root_, "env.make"):  # its ids are registered when it makes an environment
         return 0.99
     id = str(OmegaConf.select(_root_, "env.id"))
     module, _, name = id.rpartition(":")
-    stranger = _root_.resume not in (None, "auto") and not _root_.trust and id not in named_in_files()
+    stranger = _root_.resume not in (None, "auto") and not _root_.trust and id not in trusted_names()
     try:
         if module and not stranger:  # whose module could do anything
             get_object(module)
         spec = get_object("gymnasium.spec")(name)
         limit = OmegaConf.select(_root_, "env.max_episode_steps") or spec.max_episode_steps
         return min(max(1 - 5 / limit, 0.95), 0.995) if limit else 0.99
-    except Exception:  # it is told of when the task is made
+    except Exception:  # reported when the environment is made
         return 0.99

@@ -1,6 +1,6 @@
-"""The check of signatures: what a configuration builds takes every key that is there and lacks none.
+"""Checks of signatures: every component takes all of its keys and lacks none.
 
-TorchRL's own signatures are the list of what may be set.
+The signatures of TorchRL, PyTorch, Gymnasium and hydrl are the list of keys.
 """
 
 import difflib
@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,12 +19,19 @@ from hydra.utils import get_object
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hydrl.config.migrations import explain_import
-from hydrl.config.overrides import key_of, words
+from hydrl.config.overrides import key_of, typed_words
+from hydrl.config.ranges import type_of
 from hydrl.config.schema import RULES, WRAPPERS, Part, Values, call_spec
-from hydrl.config.signatures import accepted_parameters, gymnasium_parameters, required_keywords, targets
-from hydrl.config.suggestions import explain, instead, without_copies
-from hydrl.config.tree import content, find, paths, show, target_of
-from hydrl.config.user_dirs import setter
+from hydrl.config.signatures import (
+    accepted_parameters,
+    gymnasium_parameters,
+    limited_parameters,
+    required_keywords,
+    targets,
+)
+from hydrl.config.suggestions import advise_key, explain, without_copies
+from hydrl.config.tree import find, option_target, paths, read_option, show
+from hydrl.config.user_dirs import find_setter
 from hydrl.errors import ConfigError, UserError
 
 logging.getLogger("hydra.utils").addHandler(logging.NullHandler())  # what it logs, it raises as well
@@ -32,11 +40,11 @@ Mistakes = Iterator[tuple[str, str]]  # keys with their messages
 
 
 def check_signatures(values: Values) -> None:
-    """Every part can be called as the run will call it.
+    """Checks that the run can call every component.
 
     Raises:
         ConfigError: for keys that no signature has, and wrong values.
-        UserError: for data that nothing reads, or that is missing.
+        UserError: for a dataset that nothing reads, or that is missing.
     """
     mistakes: dict[str, str] = {}
     for path, node in targets(values):
@@ -49,8 +57,30 @@ def check_signatures(values: Values) -> None:
     check_data(values)
 
 
+def check_limits(values: Values, limits: Mapping[str, str]) -> dict[str, str]:
+    """Mistakes in values by the limits of options' YAML and of hydrl's signatures, which import PyTorch.
+
+    Signatures are read only if no mistake is found in a typed key before.
+    """
+    mistakes: dict[str, str] = {}
+    for key, limit in limits.items():
+        above, _, name = key.rpartition(".")
+        if name in (find(values, above) or {}):
+            mistakes |= dict(check_value(key, type_of(key, limit), values))
+    if mistakes.keys() & set(map(key_of, typed_words())):
+        return mistakes
+    others: dict[str, str] = {}
+    for path, node in targets(values):
+        with suppress(Exception):  # of an import, which has a message of its own later
+            kinds = limited_parameters(get_object(node["_target_"]))
+            for key in kinds.keys() & node.keys():
+                if not isinstance(node[key], Mapping):
+                    others |= dict(check_value(f"{path}.{key}", kinds[key], values))
+    return others | mistakes
+
+
 def check_data(values: Values) -> None:
-    """A dataset is there where a collector or minibatches read it, and is read where it is there."""
+    """Checks that a dataset is set exactly if a collector or minibatches read one."""
     readers = [
         path
         for path, node in targets(values)
@@ -70,7 +100,7 @@ def check_data(values: Values) -> None:
 
 
 def check_loss(prefix: str, values: Values) -> Mistakes:
-    """What the loss takes besides its own arguments; ``prefix`` leads to a loss that learns before."""
+    """Mistakes in the keys of a loss besides its arguments; ``prefix`` is that of an extra learner."""
     # ``make_value_estimator`` hands its keywords to the loss's own estimator.
     loss = get_object(find(values, f"{prefix}loss.module._target_"))
     kind = getattr(loss, "default_value_estimator", None)
@@ -97,14 +127,14 @@ def check_loss(prefix: str, values: Values) -> Mistakes:
 
 
 def check_target(path: str, node: Part, values: Values) -> Mistakes:
-    """The target can be imported, and the call it is configured for takes every key and lacks none."""
+    """Mistakes in a component: its import, its keys and their values."""
     name = node["_target_"]
     line = f"{path}._target_={name}"
-    target, reason = imported(path, name)
+    target, reason = import_target(path, name)
     if reason:
         yield f"{path}._target_", f"{line}: {reason}."
         return
-    own_sampler = find(content("/buffer/prioritized"), "sampler._target_")
+    own_sampler = find(read_option("/buffer/prioritized"), "sampler._target_")
     if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
         yield f"{path}._target_", f"{line}: its priorities cannot be saved. Use buffer=prioritized."
         return
@@ -163,7 +193,7 @@ def check_target(path: str, node: Part, values: Values) -> Mistakes:
 
 
 def run_arguments(path: str, parameters: Values, values: Values) -> tuple[list[str], set[str]]:
-    """The positional arguments and keywords that the run itself calls a part with."""
+    """Positional arguments and keywords that the run itself gives a component."""
     spec = call_spec(path)
     keywords, optional = set(spec.keywords), set(spec.optional)
     if path.endswith("loss.module"):
@@ -173,7 +203,7 @@ def run_arguments(path: str, parameters: Values, values: Values) -> tuple[list[s
 
 
 def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended: bool) -> Mistakes:
-    """The keys that hydrl has for Gymnasium environments stand only where they mean what they say.
+    """Mistakes in the keys that hydrl adds to Gymnasium environments.
 
     Args:
         node: of ``env``.
@@ -181,7 +211,7 @@ def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended:
         parameters: of its target.
         open_ended: whether that takes any other.
     """
-    if node["_target_"] != (gymnasium_env := target_of("env/gym")):
+    if node["_target_"] != (gymnasium_env := option_target("env/gym")):
         ours = accepted_parameters(get_object(gymnasium_env))[0].keys() - {"num_envs", "device"}
         for key in sorted(ours & own - parameters.keys()) if not open_ended else ():
             advice = "Write a transform instead" if key == "wrappers" else "Leave it out"
@@ -202,7 +232,7 @@ def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended:
 
 
 def check_class(path: str, name: str, target: Any, way: str) -> Mistakes:
-    """A class in the place of a part is one of what that part is, as a network alone is no actor.
+    """Mistakes in the kind of a class, such as a plain network in place of an actor.
 
     Args:
         path: dotted.
@@ -226,8 +256,8 @@ def check_class(path: str, name: str, target: Any, way: str) -> Mistakes:
     )
 
 
-def imported(path: str, name: str) -> tuple[Any, str]:
-    """What a ``_target_`` names, or why it cannot be had and what to write, without the full stop."""
+def import_target(path: str, name: str) -> tuple[Any, str]:
+    """The target of a dotted name, or why it cannot be imported, without the full stop."""
     try:
         target = get_object(name)
     except Exception as error:
@@ -238,7 +268,7 @@ def imported(path: str, name: str) -> tuple[Any, str]:
 
 
 def near_names(path: str, name: str, cause: BaseException) -> str:
-    """What may be meant by a dotted name that cannot be imported, as a sentence after another."""
+    """A suggestion for a dotted name that cannot be imported, as a following sentence."""
     if not isinstance(cause, ImportError | AttributeError):  # an error within the module
         return ""
     module, _, attribute = name.rpartition(".")
@@ -263,7 +293,7 @@ def near_names(path: str, name: str, cause: BaseException) -> str:
 def check_keys(
     path: str, kinds: Values, values: Values, *, open_ended: bool = False, taker: str = ""
 ) -> Mistakes:
-    """The keys at ``path`` are those of ``kinds``; a nested part is checked by its own signature.
+    """Mistakes in the keys and values at ``path``; a nested component is checked by its own signature.
 
     Args:
         path: dotted.
@@ -278,27 +308,32 @@ def check_keys(
             yield from check_value(f"{path}.{key}", kinds[key], values)
         elif key not in kinds and not open_ended and not key.startswith("_") and key not in RULES:
             unknown.append(f"{path}.{key}")
-    typed = set(map(key_of, words()))
-    leftover = [key for key in unknown if key not in typed and (setter(key) or f"{path}._target_" in typed)]
+    typed = set(map(key_of, typed_words()))
+    leftover = [
+        key for key in unknown if key not in typed and (find_setter(key) or f"{path}._target_" in typed)
+    ]
     known = [f"{path}.{name}" for name in kinds] or list(paths(values))
     for key in (key for key in unknown if key not in leftover[1:]):  # which one line names all
         value = show(find(values, key))
         takes = f"{taker} takes no {key.rpartition('.')[2]}" if taker else "no such key"
-        advice = leave_out(leftover, values) if key in leftover else f". {instead(key, value, known)}"
+        advice = advise_removal(leftover, values) if key in leftover else f". {advise_key(key, value, known)}"
         yield key, f"{key}={value}: {takes}{advice}."
 
 
-def leave_out(keys: Sequence[str], values: Values) -> str:
-    """What leaves out keys that came with another choice, as the end of a sentence and another one."""
-    source = setter(keys[0])
+def advise_removal(keys: Sequence[str], values: Values) -> str:
+    """How to remove keys that another option set: the end of a sentence and a following one."""
+    source = find_setter(keys[0])
     drop = [f"~{key}" for key in keys]
     if source and None in (find(values, key) for key in keys):  # which Hydra does not delete
-        drop = [f"{source.partition('=')[0]}=none", *(f"~{key}" for key in keys if setter(key, ["algo"]))]
+        drop = [
+            f"{source.partition('=')[0]}=none",
+            *(f"~{key}" for key in keys if find_setter(key, ["algo"])),
+        ]
     return f", which {source} sets" * bool(source) + f". Add {' '.join(drop)}"
 
 
 def check_value(path: str, kind: Any, values: Values) -> Mistakes:
-    """The value is of its annotation, as JSON is of a schema: an integer may be a float."""
+    """Mistakes of a value against its annotation, as JSON: a float may be written as an integer."""
     try:
         adapter = TypeAdapter(kind, config=ConfigDict(strict=True))
     except Exception:  # a tensor, a spec and the like, which YAML cannot say
@@ -310,7 +345,7 @@ def check_value(path: str, kind: Any, values: Values) -> Mistakes:
 
 
 def takes_null(adapter: TypeAdapter[Any]) -> bool:
-    """Whether null is of the kind."""
+    """Whether null is a valid value."""
     try:
         adapter.validate_python(None)
     except ValidationError:

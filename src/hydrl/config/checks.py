@@ -1,65 +1,66 @@
-"""What a configuration must satisfy before anything is built: ranges, what fits what, what is installed.
+"""Checks of a configuration before anything is built, and those of the run as a whole.
 
-The cheapest checks come first; PyTorch is imported by the last. Numbers are looked at in
-:mod:`hydrl.config.ranges`, parts that fit each other in :mod:`hydrl.config.compatibility`, environments in
-:mod:`hydrl.config.tasks`, networks in :mod:`hydrl.config.networks`; here is what is of the run as a whole.
+Ranges are in :mod:`hydrl.config.ranges`, combinations of options in :mod:`hydrl.config.compatibility`,
+environments in :mod:`hydrl.config.tasks`, networks in :mod:`hydrl.config.networks`.
 """
 
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
-from hydrl.config.call_checks import check_signatures, check_value
-from hydrl.config.compatibility import incompatible, mislabelled, unheard, unmet_requirements
-from hydrl.config.networks import forgetful, from_one_or_another, ill_read, standardised
-from hydrl.config.overrides import choices_made, forks, key_of, words
-from hydrl.config.ranges import RANGES, too_large
+from hydrl.config.call_checks import check_limits, check_signatures
+from hydrl.config.compatibility import (
+    incompatible_options,
+    mislabelled_env,
+    unmet_requirements,
+    unused_networks,
+)
+from hydrl.config.networks import batch_norm_mistakes, encoder_mistakes, has_async_workers, rnn_mistakes
+from hydrl.config.overrides import chosen_options, is_forked, key_of, typed_words
+from hydrl.config.ranges import too_large
 from hydrl.config.schema import NETWORKS, QUANTITIES, Part, Values, quantity
-from hydrl.config.suggestions import missing, without_copies
-from hydrl.config.tasks import ill_named, ill_wrapped, lacking
-from hydrl.config.tree import content, find, show
-from hydrl.config.tuned import NOBODY_CHOSE, unnamed
-from hydrl.config.user_dirs import sources
+from hydrl.config.suggestions import explain_missing, without_copies
+from hydrl.config.tasks import info_key_mistakes, missing_packages, wrapper_mistakes
+from hydrl.config.tree import find, read_option, show
+from hydrl.config.tuned import AUTO_PRESET, find_preset
+from hydrl.config.user_dirs import option_folders
 from hydrl.errors import ConfigError, UserError
 
 
-def check(values: Values) -> None:
-    """Everything below, cheapest first.
+def check(values: Values, limits: Mapping[str, str]) -> None:
+    """Runs all checks.
+
+    Args:
+        values: the whole configuration.
+        limits: see :func:`hydrl.config.ranges.take_limits`.
 
     Raises:
         UserError: naming the key, the value and what would do.
     """
-    mistakes: dict[str, str] = {}
-    for kind, keys in RANGES:
-        for key in dict.fromkeys(
-            pattern.replace("NETWORK", net) for pattern in keys.split() for net in NETWORKS
-        ):
-            part, _, name = key.rpartition(".")
-            if isinstance(node := find(values, part), Mapping) and name in node:
-                mistakes |= dict(check_value(key, kind, values))
-    if mistakes:
+    if mistakes := check_limits(values, limits):
         raise ConfigError(without_copies(mistakes, values))
     for name in ("frames", "envs"):  # train.py asks every collector for them
         if quantity(values, name) is None:
-            raise UserError(missing(QUANTITIES[name]))
+            raise UserError(explain_missing(QUANTITIES[name]))
     for rule in (
         unmet_requirements,
-        incompatible,
-        mislabelled,
-        too_large,
-        begun_from,
-        ill_wrapped,
-        ill_named,
-        ill_read,
-        at_odds,
+        incompatible_options,
+        mislabelled_env,
+        partial(too_large, limits=limits),
+        init_from_mistakes,
+        wrapper_mistakes,
+        info_key_mistakes,
+        encoder_mistakes,
+        conflicting_values,
     ):
         for message in rule(values):
             raise UserError(message)
     check_signatures(values)
 
 
-def begun_from(values: Values) -> Iterator[str]:
-    """What is asked for of another run and cannot be had, whatever that run is."""
+def init_from_mistakes(values: Values) -> Iterator[str]:
+    """Mistakes in ``init_from``."""
     asks = values["init_from"]
     run, parts, which = asks["run"], asks["parts"] or [], asks["checkpoint"]
     if run is None and (parts or which != "best"):
@@ -80,49 +81,46 @@ def begun_from(values: Values) -> Iterator[str]:
         yield f"init_from.parts={show(parts)}: this run has no {lacking[0]}. Its networks are {available}."
 
 
-def at_odds(values: Values) -> Iterator[str]:
-    """What each would do by itself, but not together, or not here."""
+def conflicting_values(values: Values) -> Iterator[str]:
+    """Values that conflict with each other or with this machine."""
     folder = Path(values["run_dir"])
     started = (folder / "summary.json").exists() or any(folder.glob("checkpoints/checkpoint-*"))
-    fork = forks(values["resume"], folder)
+    fork = is_forked(values["resume"], folder)
     if (values["resume"] is None or fork) and started:  # a run never writes over another
         problem = f"hydra.run.dir={folder}: holds a run already"
         yield f"{problem}. Resume it by {shlex.quote(f'resume={folder}')}, or choose another folder."
     module, workers = values["loss"]["module"], quantity(values, "workers")
-    if workers and any(map(running, values["transforms"].values())):
+    if workers and any(map(has_running_statistics, values["transforms"].values())):
         yield (
             "transforms: running statistics of observations or rewards would stay in the workers. "
             "Use collector=single, or transforms=normalized init_stats_frames=1_000, "
             "which leaves rewards as they are."
         )
     steps = find(values, "minibatches.n_steps") or 1
-    if steps > 1 and from_one_or_another(values) and not quantity(values, "sequence"):
+    if steps > 1 and has_async_workers(values) and not quantity(values, "sequence"):
         yield (
             f"minibatches.n_steps={steps}: rewards are summed from batch to batch, and with "
             "collector.sync=false a batch comes from one worker or another. Use collector=multi_sync or "
             "minibatches.n_steps=1."
         )
-    least, greatest = find(values, "actor.v_min"), find(values, "actor.v_max")
-    if None not in (least, greatest) and least >= greatest:
-        yield f"actor.v_min={least}: should be less than actor.v_max={greatest}, the greatest return."
     if module.get("double_dqn") and not module.get("delay_value", True):
         yield "loss.module.double_dqn=true: needs a target network. Use loss.module.delay_value=true."
     if "gamma" in module and module["_target_"].startswith("torchrl."):
         gamma = module["gamma"]
         yield f"loss.module.gamma={gamma}: no such key. Write loss.value_estimator.gamma={gamma}."
-    yield from of_no_use(values)
-    yield from standardised(values)
-    yield from unheard(values)
-    yield from forgetful(values)
+    yield from unused_eval_keys(values)
+    yield from batch_norm_mistakes(values)
+    yield from unused_networks(values)
+    yield from rnn_mistakes(values)
     if values["cudagraph"] and "Prioritized" in str(values["buffer"]):
         yield "cudagraph=true: keeps the priorities inside the graph. Use buffer=replay or cudagraph=false."
-    yield from passed_over()
-    yield from unheeded()
-    yield from lacking(values)
+    yield from overridden_choices()
+    yield from ignored_presets()
+    yield from missing_packages(values)
 
 
-def of_no_use(values: Values) -> Iterator[str]:
-    """A return that no actor is asked for, and a cluster for evaluations that are not played on one."""
+def unused_eval_keys(values: Values) -> Iterator[str]:
+    """Keys of ``eval`` that nothing reads."""
     if (asked_for := find(values, "eval.target_return")) is not None and "target_return" not in values[
         "actor"
     ]:
@@ -131,8 +129,8 @@ def of_no_use(values: Values) -> Iterator[str]:
         yield f"eval.address={address}: is of eval.backend=ray. Use that, or leave it out."
 
 
-def running(transform: Part) -> bool:
-    """Whether a transform updates statistics while training collects."""
+def has_running_statistics(transform: Part) -> bool:
+    """Whether a transform updates statistics during training."""
     *_, name = transform["_target_"].split(".")
     standing = {"normalizer": "frames", "reward_scaling": "scale"}  # what is given where nothing runs along
     if name in standing:
@@ -140,21 +138,21 @@ def running(transform: Part) -> bool:
     return name in ("VecNorm", "VecNormV2", "RunningNorm", "RunningRewardScaling")
 
 
-def passed_over() -> Iterator[str]:
-    """A choice that was typed, where tuned numbers, which Hydra reads later, bring a part of their own."""
-    options, typed = choices_made(), set(map(key_of, words()))
+def overridden_choices() -> Iterator[str]:
+    """Options on the command line that a tuned preset replaces by a component of its own."""
+    options, typed = chosen_options(), set(map(key_of, typed_words()))
     tuned = options.get("tuned")
-    for group, own in content(f"/tuned/{tuned}", sources()).items():
+    for group, own in read_option(f"/tuned/{tuned}", option_folders()).items():
         if group not in typed or not isinstance(own, dict) or "_target_" not in own:
             continue
         choice, target = options.get(group), own["_target_"]
-        if content(f"/{group}/{choice}", sources()).get("_target_") != target:
+        if read_option(f"/{group}/{choice}", option_folders()).get("_target_") != target:
             keys = " or ".join(f"{group}.{key}" for key in own if key != "_target_") or f"{group}._target_"
             has = f"{group}={choice or 'null'}: changes nothing, for tuned={tuned} sets {target}"
             yield f"{has}. Set {keys}, or add tuned=null to leave out the preset."
 
 
-def unheeded() -> Iterator[str]:
-    """Tuned numbers that are there and that nothing named, as in a sweep by a sweeper of others."""
-    if file := unnamed(choices_made(), sources()):
-        yield f"tuned={NOBODY_CHOSE}: chooses no preset here. Write tuned={file}, or tuned=null for none."
+def ignored_presets() -> Iterator[str]:
+    """Tuned presets that another sweeper did not choose."""
+    if file := find_preset(chosen_options(), option_folders()):
+        yield f"tuned={AUTO_PRESET}: chooses no preset here. Write tuned={file}, or tuned=null for none."

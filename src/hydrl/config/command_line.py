@@ -23,9 +23,17 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hydrl.config import settings, tuned, user_dirs
-from hydrl.config.hydra_errors import HYDRA_ERRORS, check_arguments, every_mistake, translate
+from hydrl.config.hydra_errors import HYDRA_ERRORS, check_arguments, find_all_mistakes, translate
 from hydrl.config.migrations import new_words
-from hydrl.config.overrides import as_typed, key_of, plain, spelled_out, with_paths
+from hydrl.config.overrides import (
+    current_command,
+    expand_shorthands,
+    key_of,
+    localize_commands,
+    new_command,
+    quote_paths,
+    unquote_path,
+)
 from hydrl.config.suggestions import no_such_key
 from hydrl.errors import ConfigError, Interrupted, RunError, UserError, print_lines
 
@@ -33,9 +41,6 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 COMPLETION = {"--shell-completion", "-sc"}
 
 T = TypeVar("T")
-
-# Folders that were there before this process' run, among which its own may be.
-_stood: set[Path] = set()
 
 
 def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = list) -> int:
@@ -56,11 +61,12 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
     def work() -> None:
         if "--version" in sys.argv[1:]:
             return print(f"hydrl {version('hydrl')}")
-        with translated_errors(lambda: sys.argv[1:]):
+        with new_command() as command, translated_errors(lambda: sys.argv[1:]):
             sys.argv[1:] = prepare_words(sys.argv[1:], expand)
             if not COMPLETION & set(sys.argv):
-                sys.argv += tuned.beside(sys.argv[1:])
-            with stopped_early():
+                command.added = tuned.find_added_words(sys.argv[1:])
+                sys.argv += command.added
+            with exit_on_signal():
                 main()
 
     return exit_code(work)
@@ -76,11 +82,11 @@ def prepare_words(words: Sequence[str], expand: Callable[[Sequence[str]], list[s
     Raises:
         UserError: for one that it would.
     """
-    spelled = spelled_out(expand(with_paths(new_words(words))))
+    spelled = expand_shorthands(expand(quote_paths(new_words(words))))
     # Options first, with what belongs to them: Hydra reads none that stand among overrides.
     ordered = sorted(spelled, key=lambda word: word[:1] != "-" and bool(re.search("^~|=", word)))
     check_arguments(ordered)
-    user_dirs.use(user_dirs.folders(ordered))
+    user_dirs.add_folders(user_dirs.named_folders(ordered))
     remember_folders(ordered)
     return ordered
 
@@ -102,7 +108,7 @@ def translated_errors(words: Callable[[], Sequence[str]]) -> Iterator[None]:
     except HYDRA_ERRORS as error:
         translation = translate(error, words())
         if isinstance(translation, ConfigError):
-            translation = every_mistake(translation, words(), settings.checked)
+            translation = find_all_mistakes(translation, words(), settings.check_composed)
         raise translation from None
     except OSError as error:  # from Hydra's own work: what a job raises never gets here
         raise UserError(
@@ -111,7 +117,7 @@ def translated_errors(words: Callable[[], Sequence[str]]) -> Iterator[None]:
         ) from None
 
 
-def leave(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """Ends the process at once, when all is written, with what libraries ask to be called at its end.
 
     Python would take PyTorch apart object by object, which takes a second and a half and frees what the
@@ -127,7 +133,7 @@ def leave(code: int) -> NoReturn:
 def script(main: Callable[[list[str]], None], usage: str | None) -> int:
     """Calls a script's ``main`` with the words of the command line; the exit code."""
     if {"-h", "--help"} & set(sys.argv[1:]):
-        print(as_typed(usage or ""))
+        print(localize_commands(usage or ""))
         return 0
     return exit_code(lambda: main(sys.argv[1:]))
 
@@ -137,7 +143,7 @@ def exit_code(work: Callable[[], None]) -> int:
     try:
         work()
     except (UserError, RunError) as error:
-        return complain(str(error), error.exit_code)
+        return print_error(str(error), error.exit_code)
     except Interrupted as error:
         return error.exit_code
     except SystemExit as end:  # of a job or a sweep, which have told why
@@ -162,17 +168,17 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
         try:
             train(cfg)
         except (UserError, RunError) as error:
-            code = complain(str(error), error.exit_code)
+            code = print_error(str(error), error.exit_code)
         except (Interrupted, KeyboardInterrupt):
             remove_unused_folder()
             raise
         except SystemExit as error:  # of a task's own code, which must not look like a run that finished
-            code = complain(f"the environment or a library ended the run by sys.exit({error.code!r})", 1)
+            code = print_error(f"the environment or a library ended the run by sys.exit({error.code!r})", 1)
         except Exception as error:
             code = 1
             if isinstance(error, OSError) and error.errno in UNWRITABLE:
                 where = error.filename or "the run folder"
-                complain(f"{where} cannot be written: {error.strerror}. What was saved before is intact.")
+                print_error(f"{where} cannot be written: {error.strerror}. What was saved before is intact.")
             else:
                 traceback.print_exc()
         else:
@@ -189,27 +195,29 @@ def drop_added_words() -> None:
     hydra = HydraConfig.get()
     words = cast(list[str], OmegaConf.to_container(hydra.overrides.task, resolve=False))
     with read_write(hydra):
-        hydra.overrides.task = tuned.typed(words)
+        hydra.overrides.task = current_command().typed(words)
 
 
-def in_python(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]]) -> DictConfig:
+def compose_for_python(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]]) -> DictConfig:
     """Hydra's configuration for a run inside another program, as a notebook.
 
-    HydraConfig is set as if Hydra had started it. Arguments as of :func:`prepare_words`.
+    HydraConfig is set as if Hydra had started it. Call it inside of
+    :func:`~hydrl.config.overrides.new_command`, with arguments as of :func:`prepare_words`.
 
     Raises:
         UserError: for words that are for the shell, or that Hydra cannot compose.
     """
     read = list(words)
     with translated_errors(lambda: read):
-        named, others = user_dirs.split(read)
+        named, others = user_dirs.split_folders(read)
         if option := next((word for word in others if word[:1] == "-"), None):
             raise UserError(
                 f"{option}: options are for the command line, but for --config-dir=DIR. Leave it out."
             )
         read[:] = prepare_words([*([user_dirs.searchpath(named)] if named else []), *others], expand)
-        read += tuned.beside(read)
-        cfg = tuned.composed(read, return_hydra_config=True)
+        current_command().added = tuned.find_added_words(read)
+        read += current_command().added
+        cfg = tuned.compose_run(read, return_hydra_config=True)
         HydraConfig.instance().set_config(deepcopy(cfg))  # the choices made, for what is told of the folder
         with read_write(cfg), open_dict(cfg):
             cfg.hydra.runtime.output_dir = os.path.abspath(cfg.hydra.run.dir)
@@ -225,16 +233,16 @@ def remember_folders(arguments: Sequence[str]) -> None:
     named = [
         word.partition("=")[2] for word in arguments if key_of(word) in ("hydra.run.dir", "hydra.sweep.dir")
     ]
-    _stood.clear()
-    for folder in (Path.cwd(), *(Path(plain(name)).absolute() for name in named)):
-        _stood.update(parent for parent in (folder, *folder.parents) if parent.is_dir())
+    folders = current_command().folders
+    for folder in (Path.cwd(), *(Path(unquote_path(name)).absolute() for name in named)):
+        folders.update(parent for parent in (folder, *folder.parents) if parent.is_dir())
 
 
 def remove_unused_folder() -> None:
     """Removes the empty folder of a run that did not begin, and those that Hydra made around it."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     for parent in (folder, *folder.parents):
-        if parent in _stood:
+        if parent in current_command().folders:
             return
         try:
             parent.rmdir()
@@ -243,7 +251,7 @@ def remove_unused_folder() -> None:
 
 
 @contextmanager
-def stopped_early() -> Iterator[None]:
+def exit_on_signal() -> Iterator[None]:
     """Ctrl-C and SIGTERM end what has not begun, and say so; a run takes them over before its loop."""
 
     def end(signum: int, frame: FrameType | None) -> None:
@@ -259,13 +267,13 @@ def stopped_early() -> Iterator[None]:
             signal.signal(signum, handler)
 
 
-def complain(message: str, code: int = 2) -> int:
+def print_error(message: str, code: int = 2) -> int:
     """Prints an error message; returns the exit code."""
-    print_lines(f"error: {as_typed(message)}", sys.stderr)
+    print_lines(f"error: {localize_commands(message)}", sys.stderr)
     return code
 
 
-def read(kind: type[T], words: list[str], example: str) -> T:
+def read_arguments(kind: type[T], words: list[str], example: str) -> T:
     """``key=value`` words to a script's arguments.
 
     Args:
@@ -280,7 +288,7 @@ def read(kind: type[T], words: list[str], example: str) -> T:
     arguments, mistakes = OmegaConf.structured(kind), dict[str, str]()
     for word in words:
         key, equals, value = word.partition("=")
-        if "trust" in kind.__annotations__ and user_dirs.folders([word]):
+        if "trust" in kind.__annotations__ and user_dirs.named_folders([word]):
             raise UserError(f"{word}: the run remembers its folders. Write trust=true, which takes them.")
         if not equals:
             raise UserError(f"{word}: no value. Write KEY=VALUE, as {example}.")
@@ -289,7 +297,7 @@ def read(kind: type[T], words: list[str], example: str) -> T:
             continue
         try:
             if kind.__annotations__[key] is str:  # a folder's name may hold what YAML reads otherwise
-                arguments[key] = plain(value)
+                arguments[key] = unquote_path(value)
             else:
                 arguments.merge_with_dotlist([word])
             OmegaConf.resolve(arguments)

@@ -1,64 +1,67 @@
-"""What fits what: parts, the algorithm and its loss, and the networks that the loss learns."""
+"""Compatibility of options: the algorithm, its loss, networks and other components."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from hydrl.config import CONFIGS
-from hydrl.config.describe import chosen, env_named, named, use
-from hydrl.config.overrides import choices_made
+from hydrl.config.describe import advise_options, matching_options, name_component, name_env
+from hydrl.config.overrides import chosen_options
 from hydrl.config.schema import NETWORKS, RULES, Values
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import one_of
-from hydrl.config.tree import choices, choices_with, content, find, show
+from hydrl.config.suggestions import join_or
+from hydrl.config.tree import find, option_names, options_with_key, read_option, show
 
 RULES_HERE = {"compatible_with", "requires"}
-# Requirements that are looked at once the environment is made, or that are no keys.
-OF_THE_ENVIRONMENT = ("action_spaces", "agent_groups", "package")
+# Requirements that are no keys; most are checked once the environment is made.
+CHECKED_LATER = ("action_spaces", "agent_groups", "package")
 
 
 def with_rules(values: Values) -> Iterator[tuple[str, Values]]:
-    """Whatever has rules, ``compatible_with`` and ``requires``, as it is named in messages."""
+    """All nodes with rules, ``compatible_with`` and ``requires``, by their names in messages."""
     loss = values["loss"]
     yield f"algo={values['algo']}", {"compatible_with": values["compatible_with"]}
-    yield named("loss", loss["module"]), {"compatible_with": loss["compatible_with"]}
+    yield name_component("loss", loss["module"]), {"compatible_with": loss["compatible_with"]}
     yield loss["module"]["_target_"].rpartition(".")[2], {"requires": loss.get("requires", {})}
     for path, node in targets(values):
         if RULES_HERE & node.keys():
-            env = env_named(values["task"], node) if path == "env" else ""
-            yield env or (named(path, node) if (CONFIGS / path).is_dir() else path), node
+            env = name_env(values["task"], node) if path == "env" else ""
+            yield env or (name_component(path, node) if (CONFIGS / path).is_dir() else path), node
 
 
-def incompatible(values: Values) -> Iterator[str]:
+def incompatible_options(values: Values) -> Iterator[str]:
     """Components that the algorithm, its loss or another component cannot work with."""
     for label, node in with_rules(values):
         rules = node.get("compatible_with", {})
         for group, options in rules.items():
             if group == "because":
                 continue
-            names, able = chosen(group, values[group]), [option or "null" for option in options]
-            here = {"null", *choices(CONFIGS / group)}
+            names, able = matching_options(group, values[group]), [option or "null" for option in options]
+            here = {"null", *option_names(CONFIGS / group)}
             # A component of one's own is taken at its word, unless the rule names one of one's own too.
             own = not set(names) & here and set(able) <= here
             if names and not own and not set(names) & set(able):
                 unread = " data=null" if "mixed" in names and "replay" in able and values["data"] else ""
                 why = f", which {rules['because']}" if "because" in rules else ""
-                yield f"{group}={names[0]}: does not go with {label}{why}. {use(group, able)}{unread}."
+                advice = advise_options(group, able) + unread
+                yield f"{group}={names[0]}: does not go with {label}{why}. {advice}."
 
 
-def mislabelled(values: Values) -> Iterator[str]:
-    """An environment under the name of another."""
+def mislabelled_env(values: Values) -> Iterator[str]:
+    """An environment whose id is that of another option."""
     task, env = values["task"], values["env"]
     # A scenario of VMAS names its task, and may be called as a task of others is.
     # So may one of a family's, which are called by their ids.
-    if task in choices(CONFIGS / "env") and task != env.get("scenario") and not env.get("make"):
-        own = content(f"/env/{task}")["env"]
+    if task in option_names(CONFIGS / "env") and task != env.get("scenario") and not env.get("make"):
+        own = read_option(f"/env/{task}")["env"]
         of_id = "pettingzoo" if own["_target_"].endswith("pettingzoo_env") else "gym"
         for key, general in (("_target_", "custom"), ("id", of_id), ("scenario", "vmas")):
             if env.get(key) != own.get(key):
                 setting, value = f"env.{key}={env.get(key)}", str(env.get(key))
-                able = choices_with(f"env.{key}", value) if key != "_target_" else []
-                able += [f"env={value}" if value in choices(CONFIGS / "env") else f"env={general} {setting}"]
+                able = options_with_key(f"env.{key}", value) if key != "_target_" else []
+                able += [
+                    f"env={value}" if value in option_names(CONFIGS / "env") else f"env={general} {setting}"
+                ]
                 problem = f"env={task} is {own.get(key)}, with its hyperparameters"
-                yield f"{setting}: {problem}. Use {one_of(able)}."
+                yield f"{setting}: {problem}. Use {join_or(able)}."
 
 
 def unmet_requirements(values: Values) -> Iterator[str]:
@@ -67,7 +70,7 @@ def unmet_requirements(values: Values) -> Iterator[str]:
         needs = node.get("requires", {})
         why = f", which {needs['because']}" if "because" in needs else ""
         for key, able in needs.items():
-            if key in ("because", *OF_THE_ENVIRONMENT):
+            if key in ("because", *CHECKED_LATER):
                 continue
             if (value := find(values, key)) not in able:
                 if isinstance(value, Mapping):  # a part, as it was chosen, or one's own by its keys
@@ -76,13 +79,13 @@ def unmet_requirements(values: Values) -> Iterator[str]:
                         for name, rule in value.items()
                         if rule is not None and name[0] != "_" and name not in RULES
                     }
-                    typed = choices_made().get(key)
-                    value = typed if typed in choices(CONFIGS / key) else own
+                    typed = chosen_options().get(key)
+                    value = typed if typed in option_names(CONFIGS / key) else own
                 yield f"{key}={show(value)}: does not go with {what}{why}. Use {key}={show(able[0])}."
 
 
-def unheard(values: Values) -> Iterator[str]:
-    """Networks that the loss asks for and nobody chose, or that were chosen and go nowhere."""
+def unused_networks(values: Values) -> Iterator[str]:
+    """Networks that the loss needs and that are null, or that no loss reads."""
     networks = values["loss"]["networks"]
     others = [extra["loss"]["networks"] for extra in values.get("extra_learners", {}).values()]
     learned = {group for names in (networks, *others) for group in names.values()}
@@ -90,24 +93,25 @@ def unheard(values: Values) -> Iterator[str]:
         is_chosen = values[group] is not None
         if is_chosen == (group in learned):
             continue
-        every: Sequence[str | None] = [None] if is_chosen else choices(CONFIGS / group)
+        every: Sequence[str | None] = [None] if is_chosen else option_names(CONFIGS / group)
         able = [
             option for option in values["compatible_with"].get(group, every) if is_chosen == (option is None)
         ]
         algorithms = [] if able else algorithms_with(networks, values)
         reads = " and ".join(f"{part} as {argument}" for argument, part in networks.items())
-        loss = named("loss", values["loss"]["module"])
-        line = f"{named(group, values[group])}: does not go with {loss}, which reads {reads}"
-        yield f"{line}. {use('algo', algorithms) if algorithms else use(group, able or every)}."
+        loss = name_component("loss", values["loss"]["module"])
+        line = f"{name_component(group, values[group])}: does not go with {loss}, which reads {reads}"
+        advice = advise_options("algo", algorithms) if algorithms else advise_options(group, able or every)
+        yield f"{line}. {advice}."
 
 
 def algorithms_with(networks: Values, values: Values) -> list[str]:
-    """The algorithms for the same kinds of actions whose losses read the same networks."""
-    contents = {name: content(f"/algo/{name}") for name in choices(CONFIGS / "algo")}
+    """Algorithms for the same action spaces whose losses read the same networks."""
+    contents = {name: read_option(f"/algo/{name}") for name in option_names(CONFIGS / "algo")}
     return [
         name
         for name, algorithm in contents.items()
         if {*algorithm["action_spaces"]} & {*values["action_spaces"]}
         and networks
-        in [content(f"/loss/{loss}").get("networks") for loss in algorithm["compatible_with"]["loss"]]
+        in [read_option(f"/loss/{loss}").get("networks") for loss in algorithm["compatible_with"]["loss"]]
     ]

@@ -3,48 +3,48 @@
 from collections.abc import Sequence
 
 from hydrl.config import CONFIGS
-from hydrl.config.overrides import choices_made
+from hydrl.config.overrides import chosen_options
 from hydrl.config.schema import WITHIN, Part
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import one_of
-from hydrl.config.tree import choices, content
+from hydrl.config.suggestions import join_or
+from hydrl.config.tree import option_names, read_option
 
 
-def use(group: str, able: Sequence[str | None]) -> str:
-    """The options that would do, as a sentence without its full stop."""
+def advise_options(group: str, able: Sequence[str | None]) -> str:
+    """Advice to use one of the options, without the full stop."""
     names = [option or "null" for option in able]
     if len(names) > 3:
-        return f"Use {group}={one_of(names)}"
-    return f"Use {one_of(f'{group}={name}' for name in names)}"
+        return f"Use {group}={join_or(names)}"
+    return f"Use {join_or(f'{group}={name}' for name in names)}"
 
 
-def named(group: str, node: Part | None) -> str:
-    """The component as it is typed: by its option, or by its ``_target_`` where it is none."""
-    names = chosen(group, node) or [(node or {}).get("_target_", "")]
+def name_component(group: str, node: Part | None) -> str:
+    """A component as it is typed: its option, or its ``_target_`` if it has none."""
+    names = matching_options(group, node) or [(node or {}).get("_target_", "")]
     return f"{group}={min(names, key=len)}"  # a loss of several agents has the longer name
 
 
-def env_named(task: str, env: Part) -> str:
-    """The environment, as it is typed."""
+def name_env(task: str, env: Part) -> str:
+    """An environment as it is typed."""
     keys = (key for key in ("id", "scenario", "_target_") if env.get(key) == task)
-    key = None if task in choices(CONFIGS / "env") else next(keys, None)
+    key = None if task in option_names(CONFIGS / "env") else next(keys, None)
     return f"env.{key}={task}" if key else f"env={task}"
 
 
-def chosen(group: str, node: Part | None) -> list[str]:
-    """The options of a group with the targets of ``node``: the typed one, if it is among them.
+def matching_options(group: str, node: Part | None) -> list[str]:
+    """Options of a group with the targets of ``node``: the typed one, if it is among them.
 
-    A component of your own has none.
+    A component of the user's own matches none.
     """
     if node is None:
         return ["null"]
     wanted = {part["_target_"] for path, part in targets(node) if path not in WITHIN}
 
     def is_same(name: str) -> bool:
-        return {part["_target_"] for _, part in targets(content(f"/{group}/{name}"))} == wanted
+        return {part["_target_"] for _, part in targets(read_option(f"/{group}/{name}"))} == wanted
 
-    known = choices(CONFIGS / group)
-    typed = choices_made().get(group)
+    known = option_names(CONFIGS / group)
+    typed = chosen_options().get(group)
     if typed in known and is_same(typed):
         return [typed]
     own = [typed] if typed and typed not in known else []

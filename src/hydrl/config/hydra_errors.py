@@ -14,18 +14,19 @@ from yaml import YAMLError
 
 from hydrl.config import CONFIGS, tuned, user_dirs
 from hydrl.config.overrides import key_of, quoted
+from hydrl.config.ranges import take_limits
 from hydrl.config.suggestions import (
     REQUIRED_GROUPS,
-    advice,
-    aliased,
-    instead,
-    missing,
+    advise_key,
+    explain_missing,
+    explain_unresolved,
+    join_or,
     no_such_choice,
     no_such_key,
-    one_of,
-    unresolved,
+    read_advice,
+    translate_alias,
 )
-from hydrl.config.tree import choices, paths
+from hydrl.config.tree import option_names, paths
 from hydrl.errors import ConfigError, UserError
 
 # Hydra's options, and the words that each may be followed by.
@@ -37,7 +38,7 @@ OPTIONS |= dict.fromkeys(["--cfg", "-c"], "job|hydra|all")
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
 
-def every_mistake(
+def find_all_mistakes(
     error: ConfigError, arguments: Sequence[str], check: Callable[[DictConfig], Any]
 ) -> ConfigError:
     """The unknown keys and wrong values of a command line, of which ``error`` has the first.
@@ -49,12 +50,12 @@ def every_mistake(
     """
     lines, left = dict(error.lines), [*arguments]
     while True:
-        wrong = [word for word in left if sets_key(word) and any(are_one(key_of(word), key) for key in lines)]
+        wrong = [word for word in left if sets_key(word) and any(overlap(key_of(word), key) for key in lines)]
         left = [word for word in left if word not in wrong]
         if not wrong or not any(sets_key(word) for word in left):
             return ConfigError(lines)
         try:
-            check(tuned.composed([*left, "run_dir=unused"]))
+            check(tuned.compose_run([*left, "run_dir=unused"]))
             return ConfigError(lines)
         except ConfigError as others:
             lines |= others.lines
@@ -67,7 +68,7 @@ def every_mistake(
             lines |= translated.lines
 
 
-def are_one(key: str, other: str) -> bool:
+def overlap(key: str, other: str) -> bool:
     """Whether two dotted keys are the same, or one lies within the other."""
     return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
 
@@ -84,23 +85,23 @@ def translate(error: Exception, arguments: Sequence[str]) -> UserError:
     """Hydra's error in one line, with what to write where a name is unknown."""
     text = " ".join(str(error).split()).partition(" Config search path")[0].partition(" full_key")[0]
     if isinstance(error, OverrideParseException):
-        return UserError(unreadable(error.override or ""))
+        return UserError(explain_unreadable(error.override or ""))
     if isinstance(error, OmegaConfBaseException):
-        return UserError(unresolved(error))
+        return UserError(explain_unresolved(error))
     if match := re.match(r"Could not override '(\S+?)'\. To append to your config use \+[^=]+=(.*)", text):
-        return ConfigError({match[1]: no_such_key(match[1], match[2], composed(arguments))})
+        return ConfigError({match[1]: no_such_key(match[1], match[2], compose_options(arguments))})
     if match := re.match(r"Could not delete from config\. '(\S+)'", text):
-        known = list(paths(composed(arguments)))
-        text = instead(match[1], "", known).replace("Write ", "Write ~").replace("=", "")
+        known = list(paths(compose_options(arguments)))
+        text = advise_key(match[1], "", known).replace("Write ", "Write ~").replace("=", "")
         return ConfigError({match[1]: f"~{match[1]}: no such key. {text}."})
-    return UserError(translated(error, text, arguments))
+    return UserError(explain_error(error, text, arguments))
 
 
-def translated(error: Exception, text: str, arguments: Sequence[str]) -> str:
+def explain_error(error: Exception, text: str, arguments: Sequence[str]) -> str:
     """See :func:`translate`; of what is no unknown key."""
     if match := re.match(r"Could not override '(\S+?)'\. Did you mean to override (?:one of )?(.+)\?", text):
         value = next((word for word in arguments if key_of(word) == match[1]), "").partition("=")[2]
-        groups = one_of(f"{group}={value}" for group in match[2].split(", "))
+        groups = join_or(f"{group}={value}" for group in match[2].split(", "))
         return f"{match[1]}={value}: no such group. Write {groups}."
     if match := re.search(r"(?:Multiple values for |not supported: '\++)([^\s.=]+)", text):
         return f"+{match[1]}: an option is chosen already. Leave out the +, as {match[1]}=OPTION."
@@ -129,24 +130,26 @@ def translated(error: Exception, text: str, arguments: Sequence[str]) -> str:
         return f"{word}: this key is there already. Write {word.lstrip('+')}."
     if match := re.search(r"Could not (?:find|load) '((?:hydra/)?[^/']+)/([^']*?)'", text):
         group, option = match[1], match[2]
-        offered = text.partition("Available options in ")[2].split()[1:] or choices(CONFIGS / group)
+        offered = text.partition("Available options in ")[2].split()[1:] or option_names(CONFIGS / group)
         typed = (key_of(word) for word in arguments if word.endswith(f"={option}"))
         others = [word for word in arguments if word != f"{group}={option}"]
-        values = composed(others) if (CONFIGS / group).is_dir() and group != "algo" else {}
+        values = compose_options(others) if (CONFIGS / group).is_dir() and group != "algo" else {}
         return no_such_choice(next((key for key in typed if "@" in key), group), option, offered, values)
     return f"{text}: {str(error.__cause__).splitlines()[0]}" if error.__cause__ else text
 
 
-def composed(arguments: Sequence[str]) -> dict[str, Any]:
+def compose_options(arguments: Sequence[str]) -> dict[str, Any]:
     """The configuration of the options on a command line, without its values and tuned hyperparameters."""
     plain = [word for word in arguments if re.fullmatch(r"~?[\w/]+(=[\w./-]+)?", word)]
     chosen = [word for word in plain if (CONFIGS / key_of(word)).is_dir()]
-    chosen.append(user_dirs.searchpath(user_dirs.folders(arguments)))
+    chosen.append(user_dirs.searchpath(user_dirs.named_folders(arguments)))
     try:
-        cfg = tuned.composed(chosen, return_hydra_config=True)
+        cfg = tuned.compose_run(chosen, return_hydra_config=True)
     except HYDRA_ERRORS:
         return {}
-    return cast(dict[str, Any], OmegaConf.to_container(cfg))
+    values = cast(dict[str, Any], OmegaConf.to_container(cfg))
+    take_limits(values)
+    return values
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
@@ -171,9 +174,9 @@ def check_arguments(arguments: Sequence[str]) -> None:
                 f"{word}: a run has one. Write {key}=OPTION, or -m {key}={several} to run them all."
             )
         if key[1:] in REQUIRED_GROUPS and key[0] == "~":
-            raise UserError(missing(key[1:]))
+            raise UserError(explain_missing(key[1:]))
         if group.is_dir() and re.fullmatch(r"true|false|\d+", value, re.IGNORECASE):
-            raise UserError(no_such_choice(key, value, choices(group)))
+            raise UserError(no_such_choice(key, value, option_names(group)))
         if group.is_dir() and value.endswith((".yaml", ".yml")):  # for which there are no tuned presets
             name = value.rpartition(".")[0].removeprefix("configs/").removeprefix(f"{key}/")
             raise UserError(f"{word}: an option has no folder and no ending here. Write {key}={name}.")
@@ -182,8 +185,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
         if key == "tuned" and re.fullmatch(r"[\w/]+", value):  # optional in configs/train.yaml
             presets = [
                 name
-                for folder in (CONFIGS, *user_dirs.folders(arguments))
-                for name in choices(folder / "tuned")
+                for folder in (CONFIGS, *user_dirs.named_folders(arguments))
+                for name in option_names(folder / "tuned")
             ]
             if value not in presets:
                 raise UserError(no_such_choice(key, value, presets))
@@ -205,7 +208,7 @@ def check_options(arguments: Sequence[str]) -> None:
         if able := OPTIONS[key]:
             words = [option for option in able.split("|") if option]
             if argument not in able.split("|"):
-                raise UserError(f"{key} {argument}: no such word. Write {one_of(words)}.")
+                raise UserError(f"{key} {argument}: no such word. Write {join_or(words)}.")
         elif key in ("--config-dir", "-cd") and not (argument and Path(argument).is_dir()):
             wrong = f"{key}={argument}: no such folder" if argument else f"{key}: no folder is named"
             raise UserError(f"{wrong}. Write --config-dir=DIR, of one that holds actor/, env/ or the like.")
@@ -222,11 +225,11 @@ def no_such_option(word: str, following: str) -> str:
     if not equals:
         value = following if re.match(r"[^-=][^=]*$", following) else "VALUE"
     known = name if (CONFIGS / name).is_dir() else ""
-    meant = [f"{known}={value}"] if known else [typed for _, typed in aliased(name, value)]
+    meant = [f"{known}={value}"] if known else [typed for _, typed in translate_alias(name, value)]
     return f"{word}: no such option. Write {meant[0] if meant else 'KEY=VALUE'}, and see --help."
 
 
-def unreadable(word: str) -> str:
+def explain_unreadable(word: str) -> str:
     """The message for a word that Hydra cannot read."""
     key, equals, value = word.partition("=")
     line = f"{word or chr(39) * 2}: this cannot be read. Write "
@@ -234,11 +237,11 @@ def unreadable(word: str) -> str:
         return f"{line}--{word}."
     files = [file for file in CONFIGS.glob(f"*/{word}.yaml") if word.isidentifier()]
     if groups := sorted({file.parent.name for file in files} - {"search"}):
-        return f"{line}{one_of(f'{group}={word}' for group in groups)}."
+        return f"{line}{join_or(f'{group}={word}' for group in groups)}."
     if not equals:
         return f"{line}KEY=VALUE, without blanks; for the shell quote a word with blanks, 'KEY=A VALUE'."
     if re.fullmatch(r"[+~]*[\w./@-]+", key):
-        if advice(key, value):
+        if read_advice(key, value):
             return no_such_key(key, value, {})
         if numbers := re.fullmatch(r"[\[({][\d\s,;]*[\])}]?", value) and re.findall(r"\d+", value):
             return f"{line}'{key}=[{','.join(numbers)}]'."

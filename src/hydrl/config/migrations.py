@@ -65,17 +65,27 @@ def new_word(word: str) -> str:
     else:
         value = re.sub(r"(?<![\w./])hydrl\.[\w.]+", lambda name: new_name(name[0]), value)
     value = re.sub(r"(?<=\$\{)[\w.]+(?=\})", lambda name: new_key(name[0]), value)
-    return f"{signs(word)}{key}{at}{new_key(package)}{equals}{value}"
+    return f"{override_signs(word)}{key}{at}{new_key(package)}{equals}{value}"
 
 
-def old_word(word: str) -> str:
-    """An override as names of folders and Optuna have it, which keep the first words."""
+def old_word(word: str, cell: str = "lstm") -> str:
+    """An override as names of folders and Optuna have it, which keep the first words.
+
+    Args:
+        word: the override, or its key alone.
+        cell: of the run's RNN, by which the size of its hidden state was called.
+    """
     key, equals, value = split_word(word)
     options = {new: old for old, new in table()["options"].get(key, {}).items()}
-    return f"{signs(word)}{old_key(key)}{equals}{options.get(value, value)}"
+    old = (
+        re.sub(r"(?<=\bmemory\.)lstm$", cell, old_key(key))
+        if key.endswith("rnn.hidden_size")
+        else old_key(key)
+    )
+    return f"{override_signs(word)}{old}{equals}{options.get(value, value)}"
 
 
-def signs(word: str) -> str:
+def override_signs(word: str) -> str:
     """The ``+`` and ``~`` before an override."""
     return word[: len(word) - len(word.lstrip("+~"))]
 
@@ -130,7 +140,7 @@ def new_config(values: Any, *, scale: str = "bytes", path: str = "") -> Any:
     current = {}
     for key, value in values.items():
         below = new_child(path, str(key), values)
-        name = below.rpartition(".")[2] if below != joined(path, str(key)) else key
+        name = below.rpartition(".")[2] if below != join_key(path, str(key)) else key
         if name in RULES and isinstance(value, dict):
             current[name] = new_rules(value)
         else:
@@ -153,10 +163,10 @@ def new_child(path: str, key: str, node: Mapping[str, Any]) -> str:
     """The dotted key of what lies at ``key`` in the ``node`` at ``path``, as it is called now."""
     if "_target_" in node:
         key = table()["components"].get(key, key)
-    return new_key(joined(path, key))
+    return new_key(join_key(path, key))
 
 
-def joined(path: str, key: str) -> str:
+def join_key(path: str, key: str) -> str:
     """A dotted key and one below it."""
     return f"{path}.{key}" if path else key
 
@@ -203,7 +213,7 @@ def old_config(values: Any, path: str = "") -> Any:
         others = {key: value for key, value in values.items() if key not in ("cell", "hidden_size")}
         values = {**others, values["cell"]: values["hidden_size"]}
     return {
-        old_key(joined(path, str(key))).rpartition(".")[2]: old_config(value, joined(path, str(key)))
+        old_key(join_key(path, str(key))).rpartition(".")[2]: old_config(value, join_key(path, str(key)))
         for key, value in values.items()
     }
 
@@ -280,8 +290,8 @@ def old_words(values: Any, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(values, dict):
         for key, value in values.items():
             below = new_child(path, str(key), values)
-            if below != joined(path, str(key)):
-                yield joined(path, str(key)), below
+            if below != join_key(path, str(key)):
+                yield join_key(path, str(key)), below
             if below.rpartition(".")[2] in RULES and isinstance(value, dict):
                 yield from old_rules(value)
             else:

@@ -1,56 +1,56 @@
-"""Networks: what reads an entry, what remembers, what standardises."""
+"""Checks of networks: encoders, RNNs and normalisation."""
 
 from collections.abc import Iterator, Mapping
 
-from hydrl.config.describe import named
-from hydrl.config.overrides import key_of, words
+from hydrl.config.describe import name_component
+from hydrl.config.overrides import key_of, typed_words
 from hydrl.config.schema import NETWORKS, WITHIN, Part, Values, quantity
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import one_of
-from hydrl.config.tree import find, show, target_of
+from hydrl.config.suggestions import join_or
+from hydrl.config.tree import find, option_target, show
 
-# Keys of an encoder that are no entries.
+# Keys of an encoder that are no observation entries.
 KEYS = ("reader", "features", "channels", "scale")
-# What reads an entry of an observation.
+# Encoders of an observation entry.
 READERS = ("auto", "mlp", "cnn", "impala", "minatar")
 
 
-def ill_read(values: Values) -> Iterator[str]:
-    """Parts within a network that are none, and readers of an entry that are none."""
+def encoder_mistakes(values: Values) -> Iterator[str]:
+    """Mistakes in the components within networks, and in encoders."""
     for network, name in ((kind, name) for kind in NETWORKS for name in WITHIN):
         node = (values[network] or {}).get(name)
         if isinstance(node, Mapping) and "_target_" not in node:
             line = f"{network}.{name}={show(node)}: should have _target_."
             yield f"{line} Write {name}.KEY=VALUE for a key of the one there is." if name != "norm" else line
     for path, node in targets(values):
-        if node["_target_"] != target_of("encoder/auto"):
+        if node["_target_"] != option_target("encoder/auto"):
             continue
         network = path.partition(".")[0]
-        if node.get("reader", "auto") not in READERS and path in map(key_of, words()):  # said in a word
-            able = ["own", *["shared"] * (network != "actor" and may_share(values)), *READERS]
-            yield f"{path}={node['reader']}: should be {one_of(able)}."
+        if node.get("reader", "auto") not in READERS and path in map(key_of, typed_words()):
+            able = ["own", *["shared"] * (network != "actor" and can_share_encoder(values)), *READERS]
+            yield f"{path}={node['reader']}: should be {join_or(able)}."
         for key in (
             key for key in node if key not in ("reader", "features", "channels", "scale") and key[0] != "_"
         ):
             if node[key] not in READERS:
                 line = f"{path}.{key}={show(node[key])}: no such entry of an observation, or no such encoder"
-                yield f"{line}. Write {path}.ENTRY={one_of(READERS)}; a single image is the entry pixels."
+                yield f"{line}. Write {path}.ENTRY={join_or(READERS)}; a single image is the entry pixels."
 
 
-def judges(values: Values) -> bool:
-    """Whether the critic judges states beside an actor, and not actions."""
+def has_state_critic(values: Values) -> bool:
+    """Whether the critic is a value function of states, beside an actor."""
     return values["loss"]["networks"].get("critic_network") == "critic"
 
 
-def may_share(values: Values) -> bool:
-    """Whether the critic may have the actor's encoder."""
-    reads_once = values["loss"]["module"].get("_target_") == target_of("loss/sac")
-    return judges(values) or (reads_once and not quantity(values, "rnn"))
+def can_share_encoder(values: Values) -> bool:
+    """Whether the critic can share the actor's encoder."""
+    reads_once = values["loss"]["module"].get("_target_") == option_target("loss/sac")
+    return has_state_critic(values) or (reads_once and not quantity(values, "rnn"))
 
 
-def standardised(values: Values) -> Iterator[str]:
-    """What standardises by a batch that is too small for it, or where probabilities are compared."""
-    norms = [group for group in NETWORKS if by_batch((values[group] or {}).get("norm"))]
+def batch_norm_mistakes(values: Values) -> Iterator[str]:
+    """Batch normalisation over single rows, or where action probabilities are compared."""
+    norms = [group for group in NETWORKS if is_batch_norm((values[group] or {}).get("norm"))]
     if norms and quantity(values, "size") == 1:  # one row has no deviation
         yield f"minibatches.size=1: {norms[0]}.norm normalises over the minibatch. Use minibatches.size=2."
     if find(values, "loss.value_estimator.average_gae") and values["collector"]["frames_per_batch"] == 1:
@@ -65,25 +65,25 @@ def standardised(values: Values) -> Iterator[str]:
         )
 
 
-def by_batch(norm: Part | None) -> bool:
-    """Whether a network's ``norm`` looks at other rows than the one it standardises."""
+def is_batch_norm(norm: Part | None) -> bool:
+    """Whether a network's ``norm`` depends on other rows of the minibatch."""
     return norm is not None and not norm["_target_"].endswith("LayerNorm")
 
 
-def forgetful(values: Values) -> Iterator[str]:
-    """What an RNN cannot do without."""
+def rnn_mistakes(values: Values) -> Iterator[str]:
+    """Mistakes with recurrent policies and shared encoders."""
     rnn, critic = quantity(values, "rnn"), values["critic"] or {}
     if values["actor"].get("encoder") == "shared":
         yield "actor.encoder=shared: only the critic can share the actor's encoder. Use actor.encoder=own."
     for network in (kind for kind in NETWORKS if kind != "actor"):
         node = values[network] or {}
-        if node.get("rnn") and judges(values):
+        if node.get("rnn") and has_state_critic(values):
             yield f"{network}.rnn: it has no RNN of its own. Use critic.encoder=shared, the actor's."
-        if node.get("encoder") == "shared" and not may_share(values):
+        if node.get("encoder") == "shared" and not can_share_encoder(values):
             takers = "a critic that judges states, or SAC's without an RNN"
             yield f"{network}.encoder=shared: is for {takers}. Use {network}.encoder=own."
     if quantity(values, "burn_in") is not None:
-        yield from in_sequences(values)
+        yield from sequence_mistakes(values)
     if not rnn:
         return
     if not quantity(values, "sequence"):
@@ -98,10 +98,10 @@ def forgetful(values: Values) -> Iterator[str]:
         yield f"critic.encoder=shared: reads the actor's RNN. Use {needs}, or leave it out."
 
 
-def in_sequences(values: Values) -> Iterator[str]:
-    """What goes wrong in silence where a replay buffer holds sequences."""
+def sequence_mistakes(values: Values) -> Iterator[str]:
+    """Mistakes with a replay buffer of sequences."""
     steps, several = find(values, "minibatches.n_steps"), "n_steps" in values["loss"]["module"]
-    loss = named("loss", values["loss"]["module"])
+    loss = name_component("loss", values["loss"]["module"])
     if not quantity(values, "rnn"):
         able = values["compatible_with"].get("minibatches", ["replay"])
         other = "minibatches=replay" if "replay" in able else "another algorithm"
@@ -110,13 +110,13 @@ def in_sequences(values: Values) -> Iterator[str]:
         yield f"minibatches.n_steps={steps}: over sequences {loss} bootstraps from the next step. Use 1."
     if not several and quantity(values, "sequence") == 1:
         yield f"minibatches.sequence=1: {loss} bootstraps from the next step of a sequence. Use 2 or more."
-    if from_one_or_another(values):
+    if has_async_workers(values):
         yield (
             "collector.sync=false: a batch comes from one worker or another, and sequences go on from batch "
             "to batch. Use collector=multi_sync."
         )
 
 
-def from_one_or_another(values: Values) -> bool:
-    """Whether a batch comes from one of several workers, whoever is done first."""
+def has_async_workers(values: Values) -> bool:
+    """Whether a batch comes from whichever of several workers is done first."""
     return find(values, "collector.sync") is False and (quantity(values, "workers") or 1) > 1

@@ -1,8 +1,11 @@
-"""Overrides as they are typed, ``key=value``, and the commands before them."""
+"""Overrides on the command line, ``key=value``, and the commands before them."""
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +19,48 @@ from hydrl.errors import UserError
 
 # Keys that name a folder, and those of them that a sweep may name several for.
 PATHS = ("hydra.run.dir", "hydra.sweep.dir", "resume", "init_from", "init_from.run", "data.path", "out")
-SWEPT = ("init_from", "init_from.run", "data.path")
+SWEPT_PATHS = ("init_from", "init_from.run", "data.path")
 # Keys that no file need have and that are typed as any other: without Hydra's + for a new one.
-UNWRITTEN = r"env\.(wrappers|info_keys|observe)\b|encoder\.\w+="
+OPTIONAL_KEYS = r"env\.(wrappers|info_keys|observe)\b|encoder\.\w+="
 
 
-def as_typed(text: str) -> str:
-    """Commands in a text as they can be typed here: ``hydrl search`` for ``python scripts/search.py``."""
+@dataclass
+class Command:
+    """The command that runs in this process.
+
+    Attributes:
+        added: its overrides that nobody typed, such as a tuned preset.
+        folders: folders that existed before it began.
+    """
+
+    added: list[str] = field(default_factory=list)
+    folders: set[Path] = field(default_factory=set)
+
+    def typed(self, overrides: Iterable[str]) -> list[str]:
+        """The overrides that somebody typed."""
+        return [override for override in overrides if override not in self.added]
+
+
+COMMAND: ContextVar[Command | None] = ContextVar("command", default=None)
+
+
+@contextmanager
+def new_command() -> Iterator[Command]:
+    """A command's :class:`Command`, which :func:`current_command` returns until it ends."""
+    token = COMMAND.set(command := Command())
+    try:
+        yield command
+    finally:
+        COMMAND.reset(token)
+
+
+def current_command() -> Command:
+    """The running command; an empty one outside of :func:`new_command`."""
+    return COMMAND.get() or Command()
+
+
+def localize_commands(text: str) -> str:
+    """A text with its commands as they work here: ``hydrl search`` for ``python scripts/search.py``."""
     if command := os.environ.get("HYDRL_COMMAND"):  # of hydrl.__main__
         text = re.sub(r"python scripts/(\w+)\.py", rf"{command} \1", text)
         return text.replace("python train.py", command)
@@ -35,13 +73,13 @@ def key_of(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 
 
-def words() -> list[str]:
-    """The overrides of this process' run as they were typed, where Hydra has begun one."""
+def typed_words() -> list[str]:
+    """Overrides of this process's run as they were typed; none before Hydra has started one."""
     return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
 
 
-def choices_made() -> Mapping[str, str]:
-    """The choice of each group in this process' run, where Hydra has begun one."""
+def chosen_options() -> Mapping[str, str]:
+    """The option of each group in this process's run; none before Hydra has started one."""
     return HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
 
 
@@ -50,8 +88,8 @@ def quoted(path: Path | str) -> str:
     return QuotedString(str(path), Quote.single).with_quotes()
 
 
-def literal(value: Any, key: str) -> str:
-    """A value of Python's as it is typed behind ``KEY=``.
+def to_override(value: Any, key: str) -> str:
+    """A Python value as it is typed after ``KEY=``.
 
     Raises:
         UserError: for what no configuration can hold.
@@ -60,73 +98,73 @@ def literal(value: Any, key: str) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str | Path):
         text = str(value)
-        return text if as_hydra_reads(text) == text else quoted(text)
+        return text if parse_value(text) == text else quoted(text)
     if isinstance(value, list | tuple | range):
-        return f"[{','.join(literal(part, key) for part in value)}]"
+        return f"[{','.join(to_override(part, key) for part in value)}]"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{name}:{literal(part, key)}' for name, part in value.items())}}}"
+        return f"{{{','.join(f'{name}:{to_override(part, key)}' for name, part in value.items())}}}"
     if hasattr(value, "tolist"):  # of NumPy or PyTorch, a number or an array of them
-        return literal(value.tolist(), key)
+        return to_override(value.tolist(), key)
     if isinstance(value, int | float):
         return repr(value)
     raise UserError(f"{key}={value!r}: give a number, text, true or false, or a list or dictionary of them")
 
 
-def run_of(named: Path | str) -> Path:
-    """The run folder that is named, itself or by one of its checkpoints."""
+def run_folder_of(named: Path | str) -> Path:
+    """The run folder of a run folder or checkpoint."""
     path = Path(named)
     return path.parent.parent if path.suffix == ".torchrl" else path
 
 
-def forks(resume: str | None, run_dir: Path | str) -> bool:
-    """Whether a run is gone on with in another folder than its own."""
-    return resume not in (None, "auto") and run_of(resume).resolve() != Path(run_dir).resolve()
+def is_forked(resume: str | None, run_dir: Path | str) -> bool:
+    """Whether a run continues in another folder than its own."""
+    return resume not in (None, "auto") and run_folder_of(resume).resolve() != Path(run_dir).resolve()
 
 
-def as_hydra_reads(value: str) -> Any:
-    """What Hydra makes of a value, or ``None`` where it makes nothing of it."""
+def parse_value(value: str) -> Any:
+    """A value as Hydra parses it; ``None`` if it cannot."""
     try:
         return OverridesParser.create().parse_override(f"key={value}").value()
     except HydraException:
         return None
 
 
-def plain(value: str) -> str:
+def unquote_path(value: str) -> str:
     """A folder as it was typed, with or without the quotes that Hydra may ask for; ``~`` is home."""
-    read = value if os.path.exists(value) else as_hydra_reads(value)
+    read = value if os.path.exists(value) else parse_value(value)
     return os.path.expanduser(read if isinstance(read, str) else value)
 
 
-def with_paths(arguments: Sequence[str]) -> list[str]:
+def quote_paths(arguments: Sequence[str]) -> list[str]:
     """A command line with home in place of ``~``, and quotes around each folder that Hydra needs them for.
 
     So whatever a folder is called, it is typed as for any other program.
     """
-    return [with_path(word, several="-m" in arguments or "--multirun" in arguments) for word in arguments]
+    return [quote_path(word, several="-m" in arguments or "--multirun" in arguments) for word in arguments]
 
 
-def with_path(word: str, *, several: bool = False) -> str:
-    """See :func:`with_paths`; ``several`` says that those of :data:`SWEPT` with commas between are many."""
+def quote_path(word: str, *, several: bool = False) -> str:
+    """See :func:`quote_paths`; ``several``: commas separate values of :data:`SWEPT_PATHS`."""
     key, _, value = word.partition("=")
     if key in ("--config-dir", "-cd"):
         return f"{key}={os.path.expanduser(value)}" if value else word
     if key.lstrip("+") not in PATHS or not value or value == "null":
         return word
-    read, folder = as_hydra_reads(value), plain(value)
-    swept = several and key in SWEPT and isinstance(read, Sweep)
+    read, folder = parse_value(value), unquote_path(value)
+    swept = several and key in SWEPT_PATHS and isinstance(read, Sweep)
     if swept or read == folder:
         return word
-    return f"{key}={folder if as_hydra_reads(folder) == folder else quoted(folder)}"
+    return f"{key}={folder if parse_value(folder) == folder else quoted(folder)}"
 
 
-def spelled_out(arguments: Sequence[str]) -> list[str]:
+def expand_shorthands(arguments: Sequence[str]) -> list[str]:
     """As Hydra has it what is typed shorter, and all else as it is.
 
     ``GROUP=none`` and ``GROUP=null`` are ``~GROUP``; ``logger.KEY`` is that of the one logger there is;
     ``init_from=DIR`` is ``init_from.run=DIR``, ``actor.rnn.KEY`` is ``rnn.KEY``; a new key of
-    :data:`UNWRITTEN` is added.
+    :data:`OPTIONAL_KEYS` is added.
     """
-    added = [re.sub(rf"^(?={UNWRITTEN})", "++", argument) for argument in arguments]
+    added = [re.sub(rf"^(?={OPTIONAL_KEYS})", "++", argument) for argument in arguments]
     added = [re.sub(r"^(\+*)actor\.rnn\.", r"\1rnn.", word) for word in added]
     assignments = [re.sub("^init_from=", "init_from.run=", word).partition("=") for word in added]
     logger = {key: value for key, _, value in assignments}.get("logger", "")

@@ -1,81 +1,26 @@
-"""Numbers: the range of each, and how they fit each other."""
+"""Ranges of values: the limits in the YAML of options, and how values of several options fit each other.
 
+An option states under ``limits`` the ranges that its library's class does not check, or checks late.
+Arguments of hydrl's own components have their range in the signature, by the types of :mod:`hydrl.limits`.
+"""
+
+import json
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from hydrl.config.schema import QUANTITIES, Part, Values, quantity
-from hydrl.config.tree import find
+from hydrl.config.tree import find, paths
+from hydrl.errors import UserError
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
+COMPARISONS = {">": "gt", ">=": "ge", "<": "lt", "<=": "le"}
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-Distance = Literal["l1", "l2", "smooth_l1"]
-
-# Those of torch.nn that make sense between layers and need no arguments.
-Activation = Literal["Tanh", "ReLU", "ELU", "SiLU", "GELU", "SELU", "CELU", "Mish", "LeakyReLU", "Softplus"]
-
-# Ray's older client, ray://HOST:PORT, has no collectors.
-ClusterAddress = Annotated[str, Field(pattern=r"^(auto|[^:/\s]+:\d+)$")]
-
-# Ranges of what TorchRL and PyTorch would accept in silence, or refuse late.
-RANGES: tuple[tuple[Any, str], ...] = (
-    (Part, "buffer.storage"),
-    (PositiveInt, "collector.frames_per_batch collector.num_envs collector.num_workers"),
-    (PositiveInt, "collector.num_collectors"),
-    (NotNegative, "collector.num_cpus collector.num_gpus"),
-    (ClusterAddress | None, "collector.address eval.address"),
-    (PositiveInt, "minibatches.epochs minibatches.size minibatches.updates minibatches.n_steps"),
-    (PositiveInt, "buffer.storage.max_size"),
-    (PositiveInt, "exploration.annealing_num_steps target.value_network_update_interval"),
-    (Annotated[int, Field(ge=0)], "collector.init_random_frames minibatches.warmup_frames"),
-    (Positive, "optim.lr optim.eps loss.module.dtarg"),
-    (Positive, "collector.worker_timeout logger.wandb.init_timeout"),
-    (NotNegative, "optim.weight_decay schedule.eta_min schedule.power"),
-    (NotNegative, "exploration.sigma_init exploration.sigma_end"),
-    (NotNegative, "loss.module.min_q_weight loss.module.alpha"),
-    (PositiveInt, "loss.module.num_random"),
-    (NotNegative, "loss.module.entropy_coeff loss.module.critic_coeff loss.module.beta"),
-    (Fraction, "loss.value_estimator.gamma loss.value_estimator.lmbda target.tau"),
-    (Fraction, "transforms.reward_scaling.gamma"),
-    (float | None, "transforms.reward_scaling.scale"),
-    (Positive, "loss.value_estimator.rho_thresh loss.value_estimator.c_thresh"),
-    (Fraction, "exploration.eps_init exploration.eps_end buffer.sampler.beta buffer.her_ratio"),
-    (NotNegative, "buffer.sampler.alpha"),
-    (Annotated[float, Field(gt=0, lt=1)], "loss.module.clip_epsilon minibatches.share"),
-    (Distance, "loss.module.loss_critic_type loss.module.loss_function"),
-    (list[PositiveInt], "NETWORK.num_cells"),
-    (list[PositiveInt] | None, "mixer.state_cells"),
-    (Activation, "NETWORK.activation"),
-    (PositiveInt, "NETWORK.rnn.hidden_size mixer.mixing_embed_dim"),
-    (Annotated[int, Field(ge=2)] | None, "NETWORK.rnn.span"),
-    (PositiveInt | None, "encoder.features encoder.channels"),
-    (Literal["bounds", "bytes"], "encoder.scale"),
-    (PositiveInt | None, "minibatches.sequence"),
-    (Annotated[int, Field(ge=0)], "minibatches.burn_in"),
-    (Fraction, "minibatches.eta"),
-    (Literal["per_state", "log_std", "independent"], "actor.scale"),
-    (PositiveInt, "actor.width actor.layers actor.heads actor.context"),
-    (Annotated[float, Field(ge=0, lt=1)], "actor.dropout"),
-    (Annotated[float, Field(gt=0.01, allow_inf_nan=False)], "actor.scale_init"),
-    (Literal["orthogonal"] | None, "NETWORK.init"),
-    (Positive | None, "actor.noisy"),
-    (Annotated[float, Field(gt=0, le=1)], "transforms.normalize.settle"),
-    (Annotated[int, Field(gt=1)], "actor.atoms"),
-    (Literal["auto", "online", "offline"], "logger.wandb.mode"),
-    (PositiveInt, "env.opponents.every_frames env.opponents.pool_size"),
-    (Fraction, "env.opponents.latest_prob env.opponents.random_prob"),
-)
-
-# What must not be more than what.
-LIMITS = (
+# What must not be more than what, of different options; an option's own pairs stand among its limits.
+MAXIMA = (
     ("total_frames", "anneal_frames"),
-    ("exploration.eps_end", "exploration.eps_init"),
     ("minibatches.size", "collector.frames_per_batch"),
     ("minibatches.size", "buffer.storage.max_size"),
     ("minibatches.warmup_frames", "buffer.storage.max_size"),
@@ -83,15 +28,66 @@ LIMITS = (
 )
 
 
-def too_large(values: Values) -> Iterator[str]:
-    """Numbers that do not fit each other."""
-    for small, large in LIMITS:
+def take_limits(values: Any, path: str = "") -> dict[str, str]:
+    """Removes ``limits`` from nested values, a component's or those of ``loss``.
+
+    Returns:
+        Each limit by the dotted key of what it limits.
+    """
+    if not isinstance(values, dict):
+        return {}
+    limits: dict[str, str] = {}
+    if "_target_" in values or path.rpartition(".")[2] == "loss":
+        own = values.pop("limits", {})
+        leaves = {name: find(own, name) for name in paths(own)}
+        limits |= {f"{path}.{name}": limit for name, limit in leaves.items() if not isinstance(limit, dict)}
+    for key, value in values.items():
+        limits |= take_limits(value, f"{path}.{key}" if path else str(key))
+    return limits
+
+
+def type_of(key: str, limit: str) -> Any:
+    """The type of a value within a limit: ``integer > 0``, ``>= 0, < 1``, ``l1 | l2`` or ``component``.
+
+    Raises:
+        UserError: for any other text.
+    """
+    if limit == "component":
+        return Part
+    if re.fullmatch(r"\w+( \| \w+)+", str(limit)):
+        return Literal.__getitem__(tuple(limit.split(" | ")))
+    if not re.fullmatch(r"(integer )?[<>]=? [\w.]+(, [<>]=? [\w.]+)*", str(limit)):
+        raise UserError(
+            f"{key}: its limit {limit!r} cannot be read. Write it like `integer > 0` or `>= 0, < 1`."
+        )
+    bounds: dict[str, Any] = {
+        COMPARISONS[sign]: json.loads(number) for sign, number in re.findall(r"([<>]=?) (\d[\d.]*)", limit)
+    }
+    return (
+        Annotated[int, Field(**bounds)]
+        if "integer" in limit
+        else Annotated[float, Field(allow_inf_nan=False, **bounds)]
+    )
+
+
+def too_large(values: Values, limits: Mapping[str, str]) -> Iterator[str]:
+    """Values that do not fit each other."""
+    own = [
+        (key, sign, f"{key.rpartition('.')[0]}.{name}")
+        for key, limit in limits.items()
+        for sign, name in re.findall(r"(<=?) ([a-z]\w*)", limit)
+    ]
+    for small, sign, large in [*((small, "<=", large) for small, large in MAXIMA), *own]:
         least, most = find(values, small), find(values, large)
+        if None in (least, most) or least < most or (sign == "<=" and least == most):
+            continue
         if large == QUANTITIES["frames"] and quantity(values, "warmup") is not None:
-            continue  # drawn from all that is kept
-        if None not in (least, most) and least > most:
-            advice = f"Use {small}={most} or less, or {large}={least} or more"
-            yield f"{small}={least}: is more than {large}={most}. {advice}."
+            continue  # sampled from the whole replay buffer
+        if sign == "<":
+            yield f"{small}={least}: should be less than {large}={most}."
+            continue
+        advice = f"Use {small}={most} or less, or {large}={least} or more"
+        yield f"{small}={least}: is more than {large}={most}. {advice}."
     frames, envs = quantity(values, "frames"), quantity(values, "envs") * (quantity(values, "workers") or 1)
     if over := frames % envs:
         yield (
@@ -115,12 +111,15 @@ def too_large(values: Values) -> Iterator[str]:
 
 
 def too_long(sequence: int, burn_in: int, size: int, envs: int, values: Values) -> Iterator[str]:
-    """Sequences in a replay buffer that do not fit what is drawn of them, or what they lie in."""
+    """Sequences that do not fit a minibatch, or the replay buffer."""
     line = f"minibatches.sequence={sequence}"
     if sequence <= burn_in:
-        yield f"{line}: minibatches.burn_in={burn_in} leaves nothing to learn from. Use fewer of those."
+        yield f"{line}: should be more than minibatches.burn_in={burn_in}."
     if sequence > size:
-        yield f"{line}: is more than minibatches.size={size}, the frames of a minibatch. Use more."
+        yield f"{line}: is more than minibatches.size={size}. Use a larger minibatches.size."
     frames = find(values, "buffer.storage.max_size")
     if frames and frames < envs * sequence:
-        yield f"buffer.storage.max_size={frames}: holds no {line} of each of {envs} environments. Use more."
+        yield (
+            f"buffer.storage.max_size={frames}: too small for {line} of each of {envs} environments. "
+            f"Use buffer.storage.max_size={envs * sequence} or more."
+        )

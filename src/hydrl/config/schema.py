@@ -1,4 +1,4 @@
-"""The keys of a run: what each may hold and is for, and what each part is handed; all else reads it here.
+"""Schema of a run: types of its keys, and the arguments that the run gives its components.
 
 The networks are those of ``configs/networks.yaml``.
 """
@@ -21,7 +21,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from hydrl.config.tree import content, find
+from hydrl.config.tree import find, read_option
+from hydrl.limits import ClusterAddress
 
 Part = dict[str, Any]
 Values = Mapping[str, Any]
@@ -29,11 +30,11 @@ Values = Mapping[str, Any]
 MODULE = "tensordict.nn.TensorDictModuleBase"
 # What rules read of a component in its YAML; no argument of what it builds.
 RULES = ("compatible_with", "requires", "limits")
-NETWORKS: list[str] = content("/networks")["networks"]
+NETWORKS: list[str] = read_option("/networks")["networks"]
 
 
-def names_a_target(node: Part) -> Part:
-    """A part says what it is built from."""
+def require_target(node: Part) -> Part:
+    """Requires ``_target_`` of a component."""
     if not isinstance(node.get("_target_"), str):
         raise PydanticCustomError(
             "part", "A part should have _target_, the dotted path of a class or function"
@@ -41,37 +42,37 @@ def names_a_target(node: Part) -> Part:
     return node
 
 
-def by_name(node: Any) -> Any:
-    """Several parts by name, or one by itself, as files of older runs have their logger."""
+def name_logger(node: Any) -> Any:
+    """Loggers by name; older runs have a single one."""
     return {"logger": node} if isinstance(node, dict) and "_target_" in node else node
 
 
-Built = Annotated[Part, AfterValidator(names_a_target)]
+Built = Annotated[Part, AfterValidator(require_target)]
 
 
 class KeyScope(Enum):
-    """What a key is for, where it shapes nothing that is learned from one batch to the next.
+    """What a key affects, besides what is learned from one batch to the next.
 
-    A resumed run may change ``PROCESS``, ``RECORD`` and ``LENGTH``, and where its data lies; any other key
-    would make it another run.
+    A resumed run may change ``PROCESS``, ``RECORD`` and ``LENGTH``, and the path of its dataset; any other
+    key would make it another run.
     """
 
-    PROCESS = "said for each process anew"
-    RECORD = "what is written down, and how often"
-    LENGTH = "how long a run goes, and how it is scored on the way"
-    MACHINE = "what it runs on"
-    LEARNING = "numbers that it learns by, which a fork of a run may change"
+    PROCESS = "set anew for each process"
+    RECORD = "logging and saving"
+    LENGTH = "length of the run and its evaluations"
+    MACHINE = "the machine"
+    LEARNING = "hyperparameters, which a fork may change"
 
 
 @dataclass(frozen=True)
 class CallSpec:
-    """What train.py hands a part when it calls it, and what the part gives.
+    """How the run calls a component.
 
     Attributes:
-        handed: positional arguments, by their names.
+        handed: names of positional arguments.
         keywords: keyword arguments.
-        optional: the same, where it has such arguments.
-        gives: the class of what is made; ``None`` where a call says nothing of it.
+        optional: keyword arguments for components that accept them.
+        gives: class of the result; ``None`` if it is not checked.
     """
 
     handed: str = ""
@@ -97,7 +98,7 @@ class Eval(Strict):
     stop_when_solved: bool
     target_return: float | None = None  # these are not in the files of older runs
     backend: Literal["inline", "process", "ray"] = "inline"
-    address: str | None = None
+    address: ClusterAddress | None = None
     video: bool = False
     video_every_frames: PositiveInt = 50_000
 
@@ -158,21 +159,21 @@ def call_spec(path: str) -> CallSpec:
     )
 
 
-def is_a_part(name: str) -> str:
+def check_group(name: str) -> str:
     """What may be chosen is a group."""
     if name not in (groups := [*CALL_SPECS, "loss"]) and name != "because":
         raise PydanticCustomError("group", f"Input should be one of the groups {', '.join(groups)}")
     return name
 
 
-def is_initial(name: str) -> str:
+def check_init_part(name: str) -> str:
     """A new run may begin with networks, with what a loss bootstraps from, and with the normalizer."""
     if name not in (names := [*NETWORKS, "targets", "normaliser"]):
         raise PydanticCustomError("initial", f"Input should be one of {', '.join(names)}")
     return name
 
 
-def is_a_network(name: str) -> str:
+def check_network(name: str) -> str:
     """A loss reads what is learned."""
     if name not in NETWORKS:
         raise PydanticCustomError("network", f"Input should be one of the networks {', '.join(NETWORKS)}")
@@ -183,7 +184,7 @@ Alone = Literal["continuous", "discrete", "multi-discrete"]
 Actions = Alone | Literal["multi-agent continuous", "multi-agent discrete", "multi-agent multi-discrete"]
 
 # The options of a group that may be chosen; the values of a dotted key that may be set; `because` of what.
-CompatibleWith = dict[Annotated[str, AfterValidator(is_a_part)], list[str | None] | str]
+CompatibleWith = dict[Annotated[str, AfterValidator(check_group)], list[str | None] | str]
 Requires = dict[str, list[Any] | str]
 
 
@@ -191,8 +192,7 @@ class Loss(Strict):
     """A loss module, what it is built from and how its terms are trained; see :mod:`hydrl.losses.build`."""
 
     module: Built
-    networks: dict[str, Annotated[str, AfterValidator(is_a_network)]]
-    # As train.yaml has them; one that learns before says what it needs of them.
+    networks: dict[str, Annotated[str, AfterValidator(check_network)]]
     keys: dict[str, str | list[str]] = {}
     value_estimator: dict[str, Any] | None = None
     skip: list[str] = []
@@ -220,11 +220,11 @@ class InitFrom(Strict):
 
     run: str | None = None
     checkpoint: Literal["best", "last"] | Annotated[int, Field(ge=0)] = "best"
-    parts: Annotated[list[Annotated[str, AfterValidator(is_initial)]], Field(min_length=1)] | None = None
+    parts: Annotated[list[Annotated[str, AfterValidator(check_init_part)]], Field(min_length=1)] | None = None
 
 
 class Keys(Strict):
-    """What is no part."""
+    """Keys that are no components."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)]
     run_dir: Annotated[str, KeyScope.PROCESS]
@@ -261,7 +261,7 @@ else:  # those that not every algorithm has; saved runs may be older than one of
 
 
 class Parts(Networks):
-    """The whole configuration, resolved; of what is built a row each."""
+    """The whole resolved configuration; a field for each component."""
 
     env: Annotated[
         Built, CallSpec("", frozenset({"device"}), frozenset({"num_envs"}), "torchrl.envs.EnvBase")
@@ -293,7 +293,7 @@ class Parts(Networks):
     schedule: Annotated[Built | None, KeyScope.LEARNING, CallSpec("optimizer batches")]
     logger: Annotated[
         dict[str, Built] | None,
-        BeforeValidator(by_name),
+        BeforeValidator(name_logger),
         KeyScope.RECORD,
         CallSpec("", frozenset({"directory", "config", "name", "run_id"})),
     ]
@@ -307,14 +307,14 @@ CALL_SPECS = {
 }
 
 
-def keys(*roles: KeyScope) -> frozenset[str]:
+def keys_with_scope(*roles: KeyScope) -> frozenset[str]:
     """The top-level keys that have one of ``roles``."""
     return frozenset(
         name for name, info in Parts.model_fields.items() if any(role in roles for role in info.metadata)
     )
 
 
-def nullable(key: str) -> bool:
+def is_nullable(key: str) -> bool:
     """Whether a dotted key of the settings may be null."""
     kind: Any = Parts
     for name in key.split("."):

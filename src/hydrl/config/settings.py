@@ -1,7 +1,7 @@
 """Configuration: checks what Hydra composed, before anything starts, and turns it into builders.
 
-The only module that sees a ``DictConfig``. What a key may hold is said by the models below and by
-:mod:`hydrl.config.checks`; every message names the key, the value and what would do.
+The only module that reads a ``DictConfig``. Values are checked by the models of :mod:`hydrl.config.schema`
+and by :mod:`hydrl.config.checks`; every message names the key, the value and what to write instead.
 """
 
 import json
@@ -23,21 +23,21 @@ from pydantic import (
 
 from hydrl.config import CONFIGS, auto_values
 from hydrl.config.checks import check
-from hydrl.config.describe import chosen, env_named, named, use
-from hydrl.config.hydra_errors import every_mistake
+from hydrl.config.describe import advise_options, matching_options, name_component, name_env
+from hydrl.config.hydra_errors import find_all_mistakes
 from hydrl.config.migrations import new_config
-from hydrl.config.overrides import choices_made, key_of, words
-from hydrl.config.schema import NETWORKS, QUANTITIES, RULES, Loss, Part, Parts, nullable, quantity
+from hydrl.config.overrides import chosen_options, key_of, typed_words
+from hydrl.config.ranges import take_limits
+from hydrl.config.schema import NETWORKS, QUANTITIES, RULES, Loss, Part, Parts, is_nullable, quantity
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import explain, one_of, unresolved
-from hydrl.config.tree import choices, content, find, target_of
+from hydrl.config.suggestions import explain, explain_unresolved, join_or
+from hydrl.config.tree import find, option_names, option_target, read_option
 from hydrl.config.trust import check_addresses, check_trust
-from hydrl.config.user_dirs import searchpath, sources
+from hydrl.config.user_dirs import option_folders, searchpath
 from hydrl.errors import ConfigError, UserError
 
 Builder = Callable[..., Any]
-# Networks that are of one group of agents.
-VMAS = "torchrl.envs.VmasEnv"  # whose agents act by numbers where nobody says that they choose
+VMAS = "torchrl.envs.VmasEnv"  # its actions are continuous by default
 
 
 class Settings(Parts):
@@ -48,7 +48,7 @@ class Settings(Parts):
 
     @classmethod
     def of(cls, values: Mapping[str, Any], shown: dict[str, Any]) -> Self:
-        """The settings made of resolved ``values``; ``shown`` are the same as they are saved."""
+        """Settings of resolved ``values``; ``shown`` are the same as they are saved."""
         settings = cls.model_validate_json(json.dumps(values))
         settings._shown = shown
         return settings
@@ -59,27 +59,29 @@ class Settings(Parts):
         return self._shown or self.model_dump()
 
     def choose(self) -> None:
-        """Puts in place of ``auto`` what it comes to here."""
+        """Replaces ``auto`` by its value on this machine."""
         if self.compile == "auto":
             loss, rnn = self.loss.module["_target_"].rpartition(".")[2], quantity(vars(self), "rnn")
-            chosen = auto_values.compiling(
+            chosen = auto_values.choose_compile(
                 loss, self.updates, self.loss.compile_min_updates, recurrent=bool(rnn)
             )
             self._put("compile", *(chosen if self.updates else (False, "")))
         if self.torch_threads == "auto":
             workers = quantity(vars(self), "workers") is not None
-            self._put("torch_threads", *auto_values.threads(self.work, workers=workers))
+            self._put("torch_threads", *auto_values.choose_threads(self.work, workers=workers))
 
     def keep(self, then: Mapping[str, Any]) -> None:
-        """Puts in place of ``auto`` what it came to when a resumed run began, as ``then`` shows.
+        """Replaces ``auto`` by its value when a resumed run began, from its settings ``then``.
 
-        Pictures are scaled as they were, where nobody says otherwise now.
+        Images are scaled as they were, unless ``encoder.scale`` is set now.
         """
         for key in self._chosen:
             self._put(key, then.get(key), "as the run began")
-        if any(key_of(word).endswith("encoder.scale") for word in words()):
+        if any(key_of(word).endswith("encoder.scale") for word in typed_words()):
             return
-        encoders = [target for target in targets(then) if target[1]["_target_"] == target_of("encoder/auto")]
+        encoders = [
+            target for target in targets(then) if target[1]["_target_"] == option_target("encoder/auto")
+        ]
         for path, node in encoders:
             for values in (vars(self), self._shown):
                 if isinstance(encoder := find(values, path), dict):
@@ -88,7 +90,7 @@ class Settings(Parts):
     def needs_trust(self) -> bool:
         """Whether the run is resumed only with ``trust=true``."""
         try:
-            check_stranger(self)
+            check_resumed(self)
         except UserError:
             return True
         return False
@@ -103,9 +105,9 @@ class Settings(Parts):
         """What ``auto`` came to and why, a line a key; what needs none has none. And what a frame is."""
         return [
             *(line for line in self._chosen.values() if line),
-            *skipping(self),
-            *idle(self),
-            *on_sequences(self),
+            *frame_skip_notes(self),
+            *no_update_notes(self),
+            *sequence_notes(self),
         ]
 
     @property
@@ -120,13 +122,13 @@ class Settings(Parts):
 
     @property
     def from_data(self) -> bool:
-        """Whether frames are drawn from a data set, and none is collected."""
-        return self.collector["_target_"] == target_of("collector/dataset")
+        """Whether frames are sampled from an offline dataset instead of collected."""
+        return self.collector["_target_"] == option_target("collector/dataset")
 
     @property
     def steps_of_a_row(self) -> int:
         """Steps of an environment in a row of the replay buffer; several where a row is a sequence."""
-        return steps_of_a_row(self.minibatches)
+        return steps_per_row(self.minibatches)
 
     @property
     def batches(self) -> int:
@@ -173,7 +175,7 @@ class Settings(Parts):
 
     @property
     def compiling(self) -> dict[str, bool]:
-        """What is made of an update before it runs."""
+        """Whether the update is compiled, and whether it is a CUDA graph."""
         return {"compile": self.compile is True, "cudagraph": self.cudagraph}
 
     @property
@@ -189,7 +191,7 @@ class Settings(Parts):
     @property
     def logger_builders(self) -> dict[str, Builder]:
         """The builders of the chosen loggers by their names."""
-        return {name: builder(node) for name, node in (self.logger or {}).items()}
+        return {name: make_builder(node) for name, node in (self.logger or {}).items()}
 
     @property
     def goal(self) -> tuple[float | None, bool]:
@@ -213,22 +215,22 @@ class Settings(Parts):
     @property
     def eval_backend(self) -> Builder:
         """The builder of what plays evaluations in the background; none where the loop waits for them."""
-        if (node := content("/eval_backends").get(self.eval.backend)) is None:
-            return nothing
+        if (node := read_option("/eval_backends").get(self.eval.backend)) is None:
+            return build_none
         options = {key: getattr(self.eval, key) for key in node if key not in ("_target_", *RULES)}
-        return builder({**node, **options})
+        return make_builder({**node, **options})
 
     @property
     def transform_builders(self) -> list[Builder]:
-        """The transforms' builders in the order they apply; a share of the run is told what it is of."""
+        """Builders of the transforms in order; those with ``settle`` get ``anneal_frames``."""
         over = {"over": self.anneal_frames}
-        return [builder(over | node if "settle" in node else node) for node in self.transforms.values()]
+        return [make_builder(over | node if "settle" in node else node) for node in self.transforms.values()]
 
 
-def skipping(settings: Settings) -> Iterator[str]:
-    """Says where an action is held for several of the simulator's frames what is counted."""
+def frame_skip_notes(settings: Settings) -> Iterator[str]:
+    """Notes of environments that repeat actions: what a frame is."""
     env = settings.env
-    wrappers = (env.get("wrappers") or {}) if env["_target_"] == target_of("env/gym") else {}
+    wrappers = (env.get("wrappers") or {}) if env["_target_"] == option_target("env/gym") else {}
     held = {
         f"env.wrappers.{name}.{key}": node[key]
         for name, node in wrappers.items()
@@ -243,8 +245,8 @@ def skipping(settings: Settings) -> Iterator[str]:
         )
 
 
-def idle(settings: Settings) -> Iterator[str]:
-    """Says that nothing will be learned, as the run ends before its replay buffer holds enough."""
+def no_update_notes(settings: Settings) -> Iterator[str]:
+    """Notes of a run that ends before its first update, or whose first update is delayed."""
     if not settings.updates:
         key, frames = settings.awaited
         yield f"no update will be made: {key}={frames} is more than total_frames={settings.total_frames}"
@@ -257,23 +259,23 @@ def idle(settings: Settings) -> Iterator[str]:
         )
 
 
-def on_sequences(settings: Settings) -> Iterator[str]:
-    """Says of a loss of the user's own that it learns from sequences, where its file does not declare it."""
+def sequence_notes(settings: Settings) -> Iterator[str]:
+    """Notes that a loss of the user's own gets sequences without declaring that it can."""
     loss = settings.loss
     if quantity(vars(settings), "burn_in") is None or "sequences" in loss.compatible_with.get(
         "minibatches", ()
     ):
         return
-    if not {*chosen("loss", loss.module)} & {*choices(CONFIGS / "loss")}:
+    if not {*matching_options("loss", loss.module)} & {*option_names(CONFIGS / "loss")}:
         yield (
-            f"{named('loss', loss.module)} learns from sequences of "
+            f"{name_component('loss', loss.module)} learns from sequences of "
             f"minibatches.sequence={quantity(vars(settings), 'sequence')} steps, as the policy is recurrent; "
             "where it can, let its file say `compatible_with: {minibatches: [sequences]}`, else leave rnn out"
         )
 
 
 class Learning(NamedTuple):
-    """What :func:`hydrl.training.make_learners` is told of a learner."""
+    """Arguments of :func:`hydrl.training.make_learners` for a learner."""
 
     build: Callable[[str], Builder]
     loss: Loss
@@ -284,27 +286,27 @@ def build(settings: Any, part: str) -> Builder:
     """See :meth:`Settings.build`; what ``given`` has no such part of is none."""
     node = settings.loss.module if part == "loss" else getattr(settings, part, None)
     if node is None:
-        return nothing
-    if part == "buffer" and (steps := steps_of_a_row(settings.minibatches)) > 1:
-        node = of_sequences(node, steps)
-    make = builder(with_wrappers(node) if part == "env" else node)
-    return partial(network, part, make) if part in NETWORKS else make
+        return build_none
+    if part == "buffer" and (steps := steps_per_row(settings.minibatches)) > 1:
+        node = size_in_sequences(node, steps)
+    make = make_builder(partial_wrappers(node) if part == "env" else node)
+    return partial(build_network, part, make) if part in NETWORKS else make
 
 
-def with_wrappers(env: Part) -> Part:
-    """An environment's node; a Gymnasium task's wrappers are called with each task, and not before."""
-    if not (wrappers := env.get("wrappers")) or env["_target_"] != target_of("env/gym"):
+def partial_wrappers(env: Part) -> Part:
+    """An environment's node, whose Gymnasium wrappers are called when an environment is made."""
+    if not (wrappers := env.get("wrappers")) or env["_target_"] != option_target("env/gym"):
         return env
     return env | {"wrappers": {name: wrapper | {"_partial_": True} for name, wrapper in wrappers.items()}}
 
 
-def steps_of_a_row(minibatches: Part) -> int:
+def steps_per_row(minibatches: Part) -> int:
     """See :attr:`Settings.steps_of_a_row`."""
     return minibatches.get("sequence", 1) if "burn_in" in minibatches else 1
 
 
-def of_sequences(buffer: Part, steps: int) -> Part:
-    """A buffer's node; its size is in frames, of which each row, of so many steps, has a new half."""
+def size_in_sequences(buffer: Part, steps: int) -> Part:
+    """A buffer's node with its size in sequences, which overlap by half, instead of frames."""
     sizes = (("storage", "max_size"), ("sampler", "max_capacity"))
     return buffer | {
         part: buffer[part] | {size: max(1, buffer[part][size] // ((steps + 1) // 2))}
@@ -313,12 +315,12 @@ def of_sequences(buffer: Part, steps: int) -> Part:
     }
 
 
-def nothing(*_: Any, **__: Any) -> None:
-    """Builds a part that is set to none."""
+def build_none(*_: Any, **__: Any) -> None:
+    """Builds a component that is null."""
 
 
-def network(part: str, make: Builder, *handed: Any) -> Any:
-    """What makes an actor, a critic or a value network, held to what all else asks of them.
+def build_network(part: str, make: Builder, *handed: Any) -> Any:
+    """Builds a network and checks its keys.
 
     Raises:
         UserError: if it lacks that.
@@ -333,34 +335,38 @@ def network(part: str, make: Builder, *handed: Any) -> Any:
     return built
 
 
-def builder(node: Part) -> Builder:
+def make_builder(node: Part) -> Builder:
     """A partial of the node's target; the nodes nested in it are built here.
 
     Hydra's own partial checks its target against a list at every call, which takes 0.2-0.5 ms; here it is
     checked once, and calling the plain partial costs nothing.
     """
     try:
-        built = instantiate(plain(node), _partial_=True, _convert_="all")
+        built = instantiate(without_rules(node), _partial_=True, _convert_="all")
     except InstantiationException as error:
         reason = str(error.__cause__ or error).split("full_key")[0]
         raise UserError(
             f"_target_={node['_target_']}: cannot be built: {' '.join(reason.split())}"
         ) from error
     return partial(
-        built.func, *built.args, **{key: nested(key, value) for key, value in built.keywords.items()}
+        built.func, *built.args, **{key: with_tuples(key, value) for key, value in built.keywords.items()}
     )
 
 
-def plain(node: Any) -> Any:
-    """A part without what it needs of others, which is no argument."""
+def without_rules(node: Any) -> Any:
+    """A node without its rules, which are no arguments."""
     if isinstance(node, list):
-        return [plain(part) for part in node]
+        return [without_rules(part) for part in node]
     if isinstance(node, dict):
-        return {key: plain(part) for key, part in node.items() if key not in RULES or "_target_" not in node}
+        return {
+            key: without_rules(part)
+            for key, part in node.items()
+            if key not in RULES or "_target_" not in node
+        }
     return node
 
 
-def nested(key: str, value: Any) -> Any:
+def with_tuples(key: str, value: Any) -> Any:
     """``in_keys`` and the like as TorchRL reads them: a nested entry is a list in YAML and a tuple here."""
     if key.endswith("_keys") and isinstance(value, list):
         return [tuple(part) if isinstance(part, list) else part for part in value]
@@ -374,11 +380,13 @@ def load(cfg: DictConfig) -> Settings:
         UserError: naming the key, the value and what would do.
     """
     try:
-        return checked(cfg)
+        return check_composed(cfg)
     except UserError as error:
         if isinstance(error, ConfigError):
-            error = every_mistake(error, [*words(), searchpath(sources()[1:])], checked)
-        chosen = choices_made()
+            error = find_all_mistakes(
+                error, [*typed_words(), searchpath(option_folders()[1:])], check_composed
+            )
+        chosen = chosen_options()
         algo, slash, _ = (chosen.get("tuned") or "").partition("/")
         if slash and algo != chosen["algo"]:
             wrong = next(iter(error.lines.values())) if isinstance(error, ConfigError) else error
@@ -388,19 +396,21 @@ def load(cfg: DictConfig) -> Settings:
         raise error from None
 
 
-def checked(cfg: DictConfig) -> Settings:
+def check_composed(cfg: DictConfig) -> Settings:
     """See :func:`load`."""
     values: dict[str, Any] = {}
     try:
-        values = whole(OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
-        settings = Settings.of(values, as_written(cfg))
+        composed: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+        limits = take_limits(composed)
+        values = current_values(composed)
+        settings = Settings.of(values, saved_values(cfg))
     except OmegaConfBaseException as error:
-        raise UserError(unresolved(error)) from None
+        raise UserError(explain_unresolved(error)) from None
     except ValidationError as error:
-        raise explain(error, values, nullable=nullable) from None
+        raise explain(error, values, nullable=is_nullable) from None
     if settings.resume not in (None, "auto") and not settings.trust:
-        check_stranger(settings, typed_now())
-    check(values)
+        check_resumed(settings, typed_after_resume())
+    check(values, limits)
     settings.choose()
     for name, make in zip(settings.transforms, settings.transform_builders, strict=True):
         try:
@@ -410,7 +420,7 @@ def checked(cfg: DictConfig) -> Settings:
     return settings
 
 
-def check_stranger(settings: Settings, typed: Sequence[str] = ()) -> None:
+def check_resumed(settings: Settings, typed: Sequence[str] = ()) -> None:
     """Refuses to go on with a run that could do more than train, but for what was ``typed`` now.
 
     Raises:
@@ -431,13 +441,13 @@ def check_stranger(settings: Settings, typed: Sequence[str] = ()) -> None:
         )
 
 
-def typed_now() -> list[str]:
-    """What the user typed beside ``resume=DIR``: it stands after it, and the run's own words before."""
-    typed_keys = [key_of(word) for word in words()]
-    return words()[typed_keys.index("resume") :] if "resume" in typed_keys else []
+def typed_after_resume() -> list[str]:
+    """Overrides that the user typed with ``resume=DIR``; the run's own come before it."""
+    typed_keys = [key_of(word) for word in typed_words()]
+    return typed_words()[typed_keys.index("resume") :] if "resume" in typed_keys else []
 
 
-def as_written(cfg: DictConfig) -> dict[str, Any]:
+def saved_values(cfg: DictConfig) -> dict[str, Any]:
     """The configuration with everything resolved but what refers to ``${oc.env:NAME}``, which stays so."""
 
     def escape(node: Any) -> Any:
@@ -449,20 +459,21 @@ def as_written(cfg: DictConfig) -> dict[str, Any]:
 
     copy = OmegaConf.create(escape(OmegaConf.to_container(cfg)))
     OmegaConf.copy_cache(cfg, copy)
-    return whole(OmegaConf.to_container(copy, resolve=True, throw_on_missing=True))
+    return current_values(OmegaConf.to_container(copy, resolve=True, throw_on_missing=True))
 
 
-def whole(values: Any) -> dict[str, Any]:
+def current_values(values: Any) -> dict[str, Any]:
     """What was composed, with parts named as they are now; one of which nothing is left is none.
 
     An encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader. Where
     goals are relabelled, networks read the goal and not what is achieved, if nobody names what they read.
     """
+    take_limits(values)
     composed = new_config(values, scale="bounds").items()
     current: dict[str, Any] = {
-        key: None if value == {} and nullable(key) else value for key, value in composed
+        key: None if value == {} and is_nullable(key) else value for key, value in composed
     }
-    relabelled = (current.get("buffer") or {}).get("_target_") == target_of("buffer/hindsight")
+    relabelled = (current.get("buffer") or {}).get("_target_") == option_target("buffer/hindsight")
     for network in (current.get(name) or {} for name in NETWORKS):
         if relabelled and network.get("in_keys", ...) is None:
             network["in_keys"] = ["observation", "desired_goal"]
@@ -479,22 +490,26 @@ def check_action_space(settings: Settings, kind: str) -> None:
         settings: the run's.
         kind: what :func:`hydrl.specs.action_kind` says of the environment.
     """
-    has = f"{env_named(settings.task, settings.env)} has {kind} actions"
+    has = f"{name_env(settings.task, settings.env)} has {kind} actions"
     if kind not in settings.action_spaces:
-        is_offline = fits_data(settings.algo)
+        is_offline = needs_dataset(settings.algo)
         able = [
-            name for name, kinds in algorithms().items() if kind in kinds and fits_data(name) == is_offline
+            name
+            for name, kinds in read_action_spaces().items()
+            if kind in kinds and needs_dataset(name) == is_offline
         ]
-        advice = use("algo", able) if able else f"No algorithm here can{' from a dataset' * is_offline}"
+        advice = (
+            advise_options("algo", able) if able else f"No algorithm here can{' from a dataset' * is_offline}"
+        )
         if settings.env["_target_"] == VMAS and "multi-agent discrete" in settings.action_spaces:
             advice = f"Add +env.continuous_actions=false. {advice}"
         if "one-hot" in kind:
             advice = "Let each action be an integer, as in torchrl.data.MultiCategorical"
-        spaces = one_of(settings.action_spaces)
+        spaces = join_or(settings.action_spaces)
         raise UserError(f"algo={settings.algo}: acts in {spaces} action spaces, and {has}. {advice}.")
     if kind not in (only := settings.actor.get("requires", {}).get("action_spaces", [kind])):
-        actor = named("actor", settings.actor)
-        raise UserError(f"{actor}: acts in {one_of(only)} action spaces, and {has}. Use actor=stochastic.")
+        actor = name_component("actor", settings.actor)
+        raise UserError(f"{actor}: acts in {join_or(only)} action spaces, and {has}. Use actor=stochastic.")
 
 
 def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> None:
@@ -507,7 +522,7 @@ def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> N
     """
     needs = [network.get("requires", {}) for network in settings.networks.values()]
     if len(groups) > 1 and any("agent_groups" in rule for rule in needs):
-        env = env_named(settings.task, settings.env)
+        env = name_env(settings.task, settings.env)
         joined = ", or env.group_map=all_in_one_group" * (alike and "group_map" in settings.env)
         raise UserError(
             f"algo={settings.algo}: learns one group of agents, and {env} has {' and '.join(groups)}. "
@@ -515,14 +530,14 @@ def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> N
         )
 
 
-def fits_data(algo: str) -> bool:
-    """Whether an algorithm cannot do without a set of data."""
+def needs_dataset(algo: str) -> bool:
+    """Whether an algorithm needs an offline dataset."""
     fits = (
-        content(f"/algo/{algo}")["compatible_with"] if algo in choices(CONFIGS / "algo") else {}
+        read_option(f"/algo/{algo}")["compatible_with"] if algo in option_names(CONFIGS / "algo") else {}
     )  # else one's own
     return fits.get("collector") == ["dataset"] or "data" in fits
 
 
-def algorithms() -> dict[str, list[str]]:
+def read_action_spaces() -> dict[str, list[str]]:
     """Each algorithm in ``configs/algo`` with the action spaces it declares."""
-    return {name: [*content(f"/algo/{name}")["action_spaces"]] for name in choices(CONFIGS / "algo")}
+    return {name: [*read_option(f"/algo/{name}")["action_spaces"]] for name in option_names(CONFIGS / "algo")}

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from types import UnionType
-from typing import Any, NotRequired, Union, Unpack, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NotRequired, Union, Unpack, get_args, get_origin, get_type_hints
 
 from hydra.utils import get_object
 
@@ -32,27 +32,37 @@ def accepted_parameters(target: Any) -> tuple[dict[str, Any], bool]:
     parameters: dict[str, Any] = {}
     open_ended = False
     for function in functions if classes else [target]:
-        hints, open_ended = hints_of(function), False
+        hints, open_ended = type_hints(function), False
         for parameter in inspect.signature(function).parameters.values():
             kind = hints.get(parameter.name, Any)
             if get_origin(kind) is Unpack:  # keywords that a TypedDict names
-                parameters |= keywords_of(kind)
+                parameters |= typed_dict_keywords(kind)
             elif parameter.kind is parameter.VAR_KEYWORD:
                 open_ended = True
             elif parameter.kind is not parameter.VAR_POSITIONAL and parameter.name != "self":
-                parameters.setdefault(parameter.name, of_any_length(kind) if is_library else kind)
+                parameters.setdefault(parameter.name, variadic_tuple(kind) if is_library else kind)
         if not open_ended:
             break
     return parameters, open_ended and not is_library
 
 
+def limited_parameters(target: Any) -> dict[str, Any]:
+    """The parameters whose annotation has a range, as those of :mod:`hydrl.limits`."""
+    return {name: kind for name, kind in accepted_parameters(target)[0].items() if has_range(kind)}
+
+
+def has_range(kind: Any) -> bool:
+    """Whether an annotation, or one within it, is an ``Annotated``."""
+    return get_origin(kind) is Annotated or any(map(has_range, get_args(kind)))
+
+
 def required_keywords(target: Any) -> frozenset[str]:
     """The keywords of ``**name: Unpack[...]`` that have no default."""
-    typed_dicts = [get_args(hint)[0] for hint in hints_of(target).values() if get_origin(hint) is Unpack]
+    typed_dicts = [get_args(hint)[0] for hint in type_hints(target).values() if get_origin(hint) is Unpack]
     return frozenset().union(*(typed_dict.__required_keys__ for typed_dict in typed_dicts))
 
 
-def keywords_of(kind: Any) -> dict[str, Any]:
+def typed_dict_keywords(kind: Any) -> dict[str, Any]:
     """The keywords of ``**name: Unpack[kind]`` with their annotations."""
     (typed_dict,) = get_args(kind)
     hints = get_type_hints(typed_dict, include_extras=True)
@@ -61,7 +71,7 @@ def keywords_of(kind: Any) -> dict[str, Any]:
     }
 
 
-def hints_of(function: Any) -> dict[str, Any]:
+def type_hints(function: Any) -> dict[str, Any]:
     """The annotations of a function; none where they exist only for type checkers."""
     try:
         return get_type_hints(function, include_extras=True)
@@ -69,12 +79,12 @@ def hints_of(function: Any) -> dict[str, Any]:
         return {}
 
 
-def of_any_length(kind: Any) -> Any:
+def variadic_tuple(kind: Any) -> Any:
     """``tuple[float]`` as the libraries mean it, several numbers, and not as Python does, exactly one."""
     if get_origin(kind) is tuple and len(get_args(kind)) == 1:
         return tuple.__class_getitem__((*get_args(kind), ...))
     if get_origin(kind) in (Union, UnionType):
-        return reduce(operator.or_, map(of_any_length, get_args(kind)))
+        return reduce(operator.or_, map(variadic_tuple, get_args(kind)))
     return kind
 
 

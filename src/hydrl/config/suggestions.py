@@ -16,10 +16,10 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from hydrl.config import CONFIGS
-from hydrl.config.overrides import choices_made, key_of, words
+from hydrl.config.overrides import chosen_options, key_of, typed_words
 from hydrl.config.schema import NETWORKS, RULES
 from hydrl.config.signatures import accepted_parameters
-from hydrl.config.tree import choices, choices_with, find, paths, show
+from hydrl.config.tree import find, option_names, options_with_key, paths, show
 from hydrl.errors import ConfigError
 
 FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # the option of env for ids that begin so
@@ -49,7 +49,7 @@ def explain(
     """
     complaints: dict[str, dict[str, str]] = {}
     for detail in error.errors():
-        key = wrong_key([*[node] * bool(node), *map(str, detail["loc"])], values)
+        key = key_of_error([*[node] * bool(node), *map(str, detail["loc"])], values)
         complaints.setdefault(key, {})[detail["type"]] = detail["msg"]
     lines = {
         key: wrong_value(key, by_type, values, nullable=nullable(key))
@@ -59,7 +59,7 @@ def explain(
     return ConfigError(without_copies(lines, values))
 
 
-def wrong_key(path: list[str], values: Any) -> str:
+def key_of_error(path: list[str], values: Any) -> str:
     """The dotted key, without the union member or list index that pydantic adds."""
     while path[1:] and not isinstance(find(values, ".".join(path[:-1])), Mapping):
         path.pop()
@@ -74,12 +74,14 @@ def wrong_key(path: list[str], values: Any) -> str:
 
 def without_copies(lines: Mapping[str, str], values: Any) -> dict[str, str]:
     """Leaves out keys that copy a wrong value, as ``anneal_frames`` copies ``total_frames``."""
-    typed, wrong = set(map(key_of, words())), list(lines)
-    return {
-        key: lines[key]
-        for place, key in enumerate(wrong)
-        if key in typed or find(values, key) not in [find(values, earlier) for earlier in wrong[:place]]
+    typed = set(map(key_of, typed_words()))
+    ordered = sorted(lines, key=lambda key: key not in typed)  # stable: typed ones first
+    copies = {
+        key
+        for place, key in enumerate(ordered)
+        if key not in typed and find(values, key) in [find(values, earlier) for earlier in ordered[:place]]
     }
+    return {key: line for key, line in lines.items() if key not in copies}
 
 
 def wrong_value(key: str, complaints: Mapping[str, str], values: Any, *, nullable: bool) -> str:
@@ -88,15 +90,15 @@ def wrong_value(key: str, complaints: Mapping[str, str], values: Any, *, nullabl
     if "extra_forbidden" in complaints:
         return no_such_key(key, show(value), values)
     if "missing" in complaints:
-        return missing(key)
-    line = f"{key}={shown(key, value)}"
-    options = [option or "null" for option in compatible(values, key) or choices(CONFIGS / key)]
+        return explain_missing(key)
+    line = f"{key}={show_typed(key, value)}"
+    options = [option or "null" for option in compatible_options(values, key) or option_names(CONFIGS / key)]
     if "part" in complaints and options:
         if "_target_" not in value and key in (find(values, "loss.networks") or {}).values():
             line = f"{key}=null: algo={values['algo']} needs {'an' if key == 'actor' else 'a'} {key}"
         else:
             line += f": should {only_reason(complaints)}"
-        return f"{line}. Use {one_of(f'{key}={option}' for option in options)}."
+        return f"{line}. Use {join_or(f'{key}={option}' for option in options)}."
     expected = [
         expected_of(key) or aliases()["expected"].get(kind) or message.partition("should ")[2]
         for kind, message in complaints.items()
@@ -105,12 +107,12 @@ def wrong_value(key: str, complaints: Mapping[str, str], values: Any, *, nullabl
     whole = bool(complaints.keys() & {"int_type", "int_from_float"})
     if value is None and key.startswith("transforms.") and key.count(".") == 1:
         return f"{line}. Write ~{key}."
-    if number := number_meant(value, whole=whole):
+    if number := parse_number(value, whole=whole):
         return f"{line}. Write {key}={number}."
     if str(value).lower() == "none" and nullable:
         return f"{line}. Write {key}=null."
     if "list_type" in complaints and not isinstance(value, Mapping) and value is not None:
-        return f"{line}{list_meant(key, value)}"
+        return f"{line}{advise_list(key, value)}"
     return f"{line}."
 
 
@@ -119,13 +121,13 @@ def only_reason(complaints: Mapping[str, str]) -> str:
     return next(iter(complaints.values())).partition("should ")[2]
 
 
-def shown(key: str, value: Any) -> str:
+def show_typed(key: str, value: Any) -> str:
     """A value as it was typed, and as YAML reads it where it was not."""
-    typed = [word.partition("=")[2] for word in words() if key_of(word) == key]
+    typed = [word.partition("=")[2] for word in typed_words() if key_of(word) == key]
     return typed[-1] if typed and len(typed[-1]) <= 60 and not isinstance(value, Mapping) else show(value)
 
 
-def list_meant(key: str, value: Any) -> str:
+def advise_list(key: str, value: Any) -> str:
     """The end of a line about a value that should be a list."""
     numbers = re.findall(r"\d+", value) if str(value)[:1].isdigit() and isinstance(value, str) else []
     if isinstance(value, str) and not numbers and key.endswith("_cells"):
@@ -133,28 +135,28 @@ def list_meant(key: str, value: Any) -> str:
     return f". Write {key}=[{','.join(numbers) or show(value)}]."
 
 
-def number_meant(value: Any, *, whole: bool) -> str:
-    """A number as it is written here, for ``1M`` and, where it should be ``whole``, for ``1e6``."""
+def parse_number(value: Any, *, whole: bool) -> str:
+    """A number in YAML for ``1M`` and, if it should be ``whole``, for ``1e6``."""
     if short := re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM])", str(value)):
         return f"{round(float(short[1]) * {'k': 1_000, 'm': 1_000_000}[short[2].lower()]):_}"
     return f"{int(value):_}" if whole and isinstance(value, float) and value.is_integer() else ""
 
 
 def expected_of(key: str) -> str:
-    """What a value of a key should be, ``be a name``; empty where pydantic says it well."""
+    """What a value of a key should be, such as ``be a name``; empty if pydantic's text is clear."""
     if key == "env.id":
         expected = aliases()["expected"]
-        return expected.get(f"env={choices_made().get('env')}", expected["env=gym"])
+        return expected.get(f"env={chosen_options().get('env')}", expected["env=gym"])
     return aliases()["expected"].get(key, "")
 
 
-def missing(key: str) -> str:
+def explain_missing(key: str) -> str:
     """The message for a key that is required and was left out."""
     how = "Add `task: NAME` to the file of env=…, at the top level" if key == "task" else f"Write {key}=VALUE"
     return f"{key}: this key is required. {how}."
 
 
-def unresolved(error: OmegaConfBaseException) -> str:
+def explain_unresolved(error: OmegaConfBaseException) -> str:
     """The message for an interpolation without its key, or a key without its value."""
     text = str(error.msg or error).splitlines()[0]
     _, marker, key = text.partition("Missing mandatory value: ")
@@ -164,9 +166,9 @@ def unresolved(error: OmegaConfBaseException) -> str:
         return f"{key}=???: no value. Write {key}=VALUE{advice}."
     group = re.search(r"Interpolation key '(\w+)' not found", text)
     if group and group[1] == "task":
-        return missing("task")
-    if group and (options := choices(CONFIGS / group[1])):
-        return missing(group[1]).replace("VALUE", options[0])
+        return explain_missing("task")
+    if group and (options := option_names(CONFIGS / group[1])):
+        return explain_missing(group[1]).replace("VALUE", options[0])
     if group and error.full_key:
         return f"{error.full_key}=${{{group[1]}}}: no such key. Write ${{KEY}} with a dotted key, or a value."
     return f"{error.full_key}: {text}." if error.full_key else text
@@ -188,18 +190,18 @@ def no_such_key(key: str, value: str, values: Mapping[str, Any]) -> str:
 
 def key_advice(key: str, value: str, values: Mapping[str, Any]) -> str:
     """What to write instead of an unknown key, without the full stop."""
-    if key not in values and (text := advice(key, value)):
+    if key not in values and (text := read_advice(key, value)):
         return text
     group, _, name = key.rpartition(".")
     known = [path for path in paths(values) if path != key]
     target = find(values, f"{group}._target_")
     is_bare = target and find(values, group).keys() == {"_target_"}  # its keys are in no file
     if text := advice_on_options(key, value, known, values):
-        is_env_key = key.startswith("env.") and takes(find(values, "env._target_"), key.split(".")[1])
-        return f"Write +{key}={value}" if is_env_key or (is_bare and takes(target, name)) else text
+        is_env_key = key.startswith("env.") and has_parameter(find(values, "env._target_"), key.split(".")[1])
+        return f"Write +{key}={value}" if is_env_key or (is_bare and has_parameter(target, name)) else text
     if near := near_words(key, value, known):
-        return f"Write {one_of(near)}"
-    if target and takes(target, name):
+        return f"Write {join_or(near)}"
+    if target and has_parameter(target, name):
         return f"Write +{key}={value}"
     if is_bare:
         run_fills = {"self", *(find(values, f"{group.rpartition('.')[0]}.networks") or ())}
@@ -211,23 +213,23 @@ def key_advice(key: str, value: str, values: Mapping[str, Any]) -> str:
         if "scenario_kwargs" in kwargs[0] or kwargs[1]:
             within = "env.scenario_kwargs" if "scenario_kwargs" in kwargs[0] else "env"
             advice_on_kwargs = f"For a keyword argument of the environment write +{within}.{name}={value}"
-            return f"{keys_there(key, known)}. {advice_on_kwargs}"
-    return keys_there(key, known)
+            return f"{list_keys(key, known)}. {advice_on_kwargs}"
+    return list_keys(key, known)
 
 
-def instead(key: str, value: str, known: Sequence[str]) -> str:
+def advise_key(key: str, value: str, known: Sequence[str]) -> str:
     """What to write instead of a wrong ``key``, of the dotted paths that are known, without the full stop."""
     near = near_words(key, value, known)
-    return f"Write {one_of(near)}" if near else keys_there(key, known)
+    return f"Write {join_or(near)}" if near else list_keys(key, known)
 
 
-def advice(key: str, value: str) -> str:
-    """What ``aliases.yaml`` says of a key that nothing here stands for."""
+def read_advice(key: str, value: str) -> str:
+    """Advice of ``aliases.yaml`` on a key without an equivalent."""
     return aliases()["advice"].get(f"{key}={value}") or aliases()["advice"].get(key, "")
 
 
-def aliased(key: str, value: str) -> list[tuple[str, str]]:
-    """What stands for another library's key: dotted keys, and each as it is to be typed."""
+def translate_alias(key: str, value: str) -> list[tuple[str, str]]:
+    """Equivalents of another library's key: dotted keys, and each as it is typed."""
     table, name = aliases()["keys"], key.replace("/", ".").rpartition(".")[2]
     near = difflib.get_close_matches(name, [alias for alias in table if "=" not in alias], 1, 0.85)
     ours = table.get(f"{name}={value.lower()}") or (table[near[0]] if near else [])
@@ -241,14 +243,14 @@ def aliased(key: str, value: str) -> list[tuple[str, str]]:
 
 
 def advice_on_options(key: str, value: str, known: Sequence[str], values: Mapping[str, Any]) -> str:
-    """What to write where another option has the key, or the key that stands for it."""
+    """Advice if another option has the key or its equivalent."""
     group = key.rpartition(".")[0]
-    ours = aliased(key, value)
+    ours = translate_alias(key, value)
     if any(is_known(own, typed, known) and own != group for own, typed in ours):
         return ""
     for own in [key] if group else [own for own, _ in ours]:
-        head, owners = own.partition(".")[0], choices_with(own)
-        options = compatible(values, head)
+        head, owners = own.partition(".")[0], options_with_key(own)
+        options = compatible_options(values, head)
         empty = values.get(head, ...) is None
         if empty and (set(options) <= {None} if options is not None else head in NETWORKS[1:]):
             return f"Leave it out: algo={values['algo']} has no {head}"
@@ -256,8 +258,8 @@ def advice_on_options(key: str, value: str, known: Sequence[str], values: Mappin
             continue
         fitting = [owner for owner in owners if options is None or owner.partition("=")[2] in options]
         if fitting:
-            return f"Add {one_of(fitting)}, which has {own}"
-        return f"Leave it out: only {one_of(owners)} has {own}, which algo={values['algo']} does not take"
+            return f"Add {join_or(fitting)}, which has {own}"
+        return f"Leave it out: only {join_or(owners)} has {own}, which algo={values['algo']} does not take"
     return ""
 
 
@@ -271,7 +273,9 @@ def near_words(key: str, value: str, known: Sequence[str]) -> list[str]:
     if key.lower() in known:
         return [f"{key.lower()}={value}"]
     group, _, name = key.replace("/", ".").rpartition(".")
-    ours = [typed for own, typed in aliased(key, value) if is_known(own, typed, known) and own != group]
+    ours = [
+        typed for own, typed in translate_alias(key, value) if is_known(own, typed, known) and own != group
+    ]
     if ours:
         return ours
     siblings = {path.rpartition(".")[2]: path for path in known if path.rpartition(".")[0] == group}
@@ -285,19 +289,19 @@ def near_words(key: str, value: str, known: Sequence[str]) -> list[str]:
     return [f"{path}={value}" for path in near]
 
 
-def keys_there(key: str, known: Sequence[str]) -> str:
-    """The keys beside a wrong one."""
+def list_keys(key: str, known: Sequence[str]) -> str:
+    """The valid keys next to a wrong one."""
     group = key.replace("/", ".").rpartition(".")[0]
     siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == group]
     if group and not siblings:
-        return keys_there(group, known)
+        return list_keys(group, known)
     if not group and len(known) > 30:
         return "python train.py --cfg job prints all keys"
     names = [name for name in siblings if name[0] != "_" and name not in RULES]
     return f"{group or 'The top level'} has {', '.join(names)}"
 
 
-def takes(target: str | None, name: str) -> bool:
+def has_parameter(target: str | None, name: str) -> bool:
     """Whether a ``_target_`` has a parameter."""
     return target is not None and name in parameters_of(target)
 
@@ -313,7 +317,7 @@ def parameters_of(target: str) -> list[str]:
 # ----- unknown options
 
 
-def compatible(values: Mapping[str, Any], group: str) -> list[str | None] | None:
+def compatible_options(values: Mapping[str, Any], group: str) -> list[str | None] | None:
     """The options of a group that the algorithm and its loss can learn with; ``None`` where any may do."""
     rules = [
         rule
@@ -344,15 +348,15 @@ def option_advice(group: str, option: str, offered: Sequence[str], values: Mappi
     if text := aliases()["advice"].get(word):
         return text
     if ours := aliases()["keys"].get(word):
-        return f"Write {one_of(ours)}"
+        return f"Write {join_or(ours)}"
     if folder := next((name for name in ("conf", ".") if Path(name, group, f"{option}.yaml").is_file()), ""):
         return f"Add --config-dir={folder}, which has it"
     if group == "env" and (id := gymnasium_id(option)):
         family = FAMILIES.get(id.partition("/")[0], "gym")
-        return f"Use {one_of([*choices_with('env.id', id), f'env={family} env.id={id}'])}"
+        return f"Use {join_or([*options_with_key('env.id', id), f'env={family} env.id={id}'])}"
     if group in ("actor", "critic") and (kind := re.search("cnn|conv|resnet|mlp", option.lower())):
         return f"{aliases()['advice'][kind[0]]}. The options are {', '.join(offered)}"
-    fitting = compatible(values, group)
+    fitting = compatible_options(values, group)
     if fitting is not None:
         own = [name for name in offered if not (CONFIGS / group / f"{name}.yaml").exists()]
         offered = [*(name or "null" for name in fitting), *own]
@@ -368,7 +372,7 @@ def gymnasium_id(name: str) -> str | None:
     return near[0] if near else name if re.search(r"-v\d+$", name) else None
 
 
-def one_of(names: Any) -> str:
+def join_or(names: Any) -> str:
     """Names with commas and "or" between."""
     *others, last = list(names)
     return f"{', '.join(others)} or {last}" if others else last

@@ -1,27 +1,27 @@
-"""Environments: their wrappers, the numbers that they tell, their opponents and the packages they need."""
+"""Checks of environments: wrappers, info keys and packages."""
 
 import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hydrl.config.describe import env_named, named
+from hydrl.config.describe import name_component, name_env
 from hydrl.config.schema import Values
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import no_such_choice
-from hydrl.config.tree import content, show, target_of
+from hydrl.config.tree import option_target, read_option, show
 
-# What counts of a number of `info`, and the names that are taken in the log.
-FOLLOWED = ("last", "mean", "sum")
+# Reductions of an info key over an episode, and names of metrics that info keys cannot have.
+REDUCTIONS = ("last", "mean", "sum")
 
-OWN_NUMBERS = {
+OWN_METRICS = {
     "train": "return episodes episode_length reward cut_short q_value explained_variance learning_rate "
     "epsilon sigma",
     "eval": "return_mean return_std return_min return_max length_mean length_min length_max episodes "
     "cut_episodes",
 }
 
-# Wrappers of Gymnasium's that go wrong here, and what does it.
+# Wrappers of Gymnasium's that do not work here, and what to use instead.
 INSTEAD_OF = {
     "gymnasium.wrappers.NormalizeObservation": "its statistics would be missing in evaluation "
     "and a saved policy. Use transforms=running_norm, or transforms=normalized",
@@ -32,10 +32,10 @@ INSTEAD_OF = {
 }
 
 
-def ill_wrapped(values: Values) -> Iterator[str]:
-    """Wrappers that are none by name, and those that know what evaluation would not."""
+def wrapper_mistakes(values: Values) -> Iterator[str]:
+    """Mistakes in ``env.wrappers``."""
     wrappers = values["env"].get("wrappers")
-    if wrappers is None or values["env"]["_target_"] != target_of("env/gym"):
+    if wrappers is None or values["env"]["_target_"] != option_target("env/gym"):
         return
     if not isinstance(wrappers, Mapping):
         like = "env.wrappers.time_limit={_target_:gymnasium.wrappers.TimeLimit,max_episode_steps:200}"
@@ -51,10 +51,10 @@ def ill_wrapped(values: Values) -> Iterator[str]:
             yield f"env.wrappers.{name}._target_={target}: {INSTEAD_OF[target]}."
 
 
-def ill_named(values: Values) -> Iterator[str]:
-    """Numbers of ``info`` that are no names, or have one that the log needs itself."""
+def info_key_mistakes(values: Values) -> Iterator[str]:
+    """Mistakes in ``env.info_keys``."""
     info_keys = values["env"].get("info_keys")
-    if info_keys is None or values["env"]["_target_"] != target_of("env/gym"):
+    if info_keys is None or values["env"]["_target_"] != option_target("env/gym"):
         return
     whole, reductions = isinstance(info_keys, list), info_keys if isinstance(info_keys, Mapping) else {}
     names = list(info_keys) if whole else list(reductions)
@@ -62,26 +62,26 @@ def ill_named(values: Values) -> Iterator[str]:
         like = "[distance], or {distance: mean} for its mean or sum over an episode"
         yield f"env.info_keys={show(info_keys)}: should be a list of names in info. Write {like}."
     for name, how in reductions.items():
-        if how not in FOLLOWED:
+        if how not in REDUCTIONS:
             yield f"env.info_keys.{name}={show(how)}: should be last, mean or sum."
     for name in names:
-        if taken := [f"{room}/{name}" for room in OWN_NUMBERS if name in OWN_NUMBERS[room].split()]:
+        if taken := [f"{room}/{name}" for room in OWN_METRICS if name in OWN_METRICS[room].split()]:
             yield (
                 f"env.info_keys={show(info_keys)}: {' and '.join(taken)} is a metric of hydrl's own. Let the "
                 f"environment, or a wrapper, give {name} under another name."
             )
 
 
-def lacking(values: Values) -> Iterator[str]:
-    """Packages that are not installed, and a scenario that VMAS does not have."""
-    backend = content("/eval_backends").get(values["eval"]["backend"], {})
+def missing_packages(values: Values) -> Iterator[str]:
+    """Missing packages, and unknown scenarios of VMAS."""
+    backend = read_option("/eval_backends").get(values["eval"]["backend"], {})
     for path, part in [*targets(values), (f"eval.backend={values['eval']['backend']}", backend)]:
         if (package := part.get("requires", {}).get("package")) is None:
             continue
         if (spec := importlib.util.find_spec(package)) is None or spec.origin is None:
-            setting = env_named(values["task"], part) if path == "env" else path
+            setting = name_env(values["task"], part) if path == "env" else path
             setting = re.sub(r"^(\w+)\.(\w+)$", r"\1=\2", setting)  # logger.wandb
-            setting = setting if "=" in setting else named(path, part)
+            setting = setting if "=" in setting else name_component(path, part)
             extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
             yield f"{setting}: needs a package that is not installed. Run pip install 'hydrl{extra}'."
         elif package == "vmas":

@@ -36,34 +36,34 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def choices(group: Path) -> list[str]:
+def option_names(group: Path) -> list[str]:
     """The names of the options of a group; a folder inside it is part of the name."""
     return sorted(str(file.relative_to(group).with_suffix("")) for file in group.rglob("*.yaml"))
 
 
 @cache
-def content(option: PurePosixPath | str, folders: tuple[Path, ...] = (CONFIGS,)) -> dict[str, Any]:
+def read_option(option: PurePosixPath | str, folders: tuple[Path, ...] = (CONFIGS,)) -> dict[str, Any]:
     """The content of an option's file, ``/group/name``, merged over the options it starts from; read once."""
     files = (Path(f"{folder}{option}.yaml") for folder in folders)
     own = cast(DictConfig, OmegaConf.load(next((file for file in files if file.is_file()), os.devnull)))
     bases = [base for base in own.pop("defaults", []) if isinstance(base, str)]
-    contents = [content(PurePosixPath(option).parent / base, folders) for base in bases]
+    contents = [read_option(PurePosixPath(option).parent / base, folders) for base in bases]
     return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(*contents, own)))
 
 
-def target_of(option: str) -> str:
+def option_target(option: str) -> str:
     """The ``_target_`` of hydrl's own option ``GROUP/NAME``, by which its components are told from others."""
     group, _, _ = option.partition("/")
-    values = content(f"/{option}")
+    values = read_option(f"/{option}")
     return str(find(values, f"{group}._target_") or find(values, "module._target_") or values.get("_target_"))
 
 
-def choices_with(key: str, value: Any = None) -> list[str]:
+def options_with_key(key: str, value: Any = None) -> list[str]:
     """The options, as they are typed, that have a dotted ``key``, and this ``value`` for it."""
     group, _, within = key.partition(".")
     options = []
-    for name in choices(CONFIGS / group) if within else []:
-        values = content(f"/{group}/{name}")
+    for name in option_names(CONFIGS / group) if within else []:
+        values = read_option(f"/{group}/{name}")
         values = values.get(group, values)  # where it sets keys of other groups, too
         if within in paths(values) and value in (None, find(values, within)):
             options.append(f"{group}={name}")

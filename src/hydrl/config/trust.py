@@ -1,4 +1,4 @@
-"""What a run folder may name: hydrl's own parts and classes of TorchRL's and Gymnasium's, unless trusted."""
+"""Trust: which code and addresses an untrusted run folder may name."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,11 +9,11 @@ from hydra.utils import get_object
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import key_of
 from hydrl.config.tree import show
-from hydrl.config.user_dirs import sources
+from hydrl.config.user_dirs import option_folders
 from hydrl.errors import UserError
 
 PACKAGES = ("torchrl.envs", "torchrl.modules", "torch.nn", "torch.optim", "gymnasium.wrappers")
-# Other simulators; windows, and films anywhere on the disk; what downloads weights or code.
+# Other simulators, rendering to windows or files, and downloads of weights or code.
 REFUSED = (
     *("torchrl.envs.libs", "gymnasium.wrappers.rendering", "torchrl.modules.vla"),
     *(f"torchrl.envs.transforms.{name}" for name in ("r3m", "vc1", "vip")),
@@ -32,24 +32,24 @@ def check_addresses(values: Mapping[str, Any], setting: str, typed: Sequence[str
     Raises:
         UserError: naming the address.
     """
-    for key, address in entries(values):
+    for key, address in leaves(values):
         cluster = key in ADDRESSES and address not in (None, "auto")
         if not cluster and not (isinstance(address, str | list) and URL.search(str(address))):
             continue
         within = [word for word in typed if key.startswith(f"{key_of(word)}.") and str(address) in word]
-        if key not in map(key_of, typed) and not within and str(address) not in texts():
+        if key not in map(key_of, typed) and not within and str(address) not in option_texts():
             raise UserError(
                 f"{setting}: {key}={show(address)} reaches another machine. Type it yourself, or add "
                 "trust=true if you trust it."
             )
 
 
-def entries(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """What nested dictionaries hold that is none, each by its dotted key."""
+def leaves(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Values of nested dictionaries by their dotted keys."""
     if not isinstance(values, Mapping):
         yield key, values
     for name, entry in values.items() if isinstance(values, Mapping) else ():
-        yield from entries(entry, f"{key}.{name}" if key else str(name))
+        yield from leaves(entry, f"{key}.{name}" if key else str(name))
 
 
 def check_trust(values: Mapping[str, Any], setting: str, typed: Sequence[str] = ()) -> None:
@@ -57,28 +57,28 @@ def check_trust(values: Mapping[str, Any], setting: str, typed: Sequence[str] = 
 
     Args:
         values: the configuration that came with a run folder.
-        told: how the user named that folder.
+        setting: how the user named that folder.
         typed: overrides the user has typed now, whose values are trusted.
 
     Raises:
         UserError: naming the foreign code.
     """
-    own = named_in_files() | {word.partition("=")[2] for word in typed}
-    if strange := sorted(set(foreign(values, own))):
+    own = trusted_names() | {word.partition("=")[2] for word in typed}
+    if strange := sorted(set(foreign_names(values, own))):
         raise UserError(
             f"{setting}: its configuration names {', '.join(strange)}, which is not one of hydrl's parts. "
             "Add trust=true if you trust that code."
         )
 
 
-def named_in_files() -> set[str]:
-    """What the choices that there are name: those of hydrl, and of each ``--config-dir``, which is typed."""
-    return set(re.findall(r"^\s*(?:_target_|id|env_name): (\S+)", texts(), re.MULTILINE))
+def trusted_names() -> set[str]:
+    """Names in the options of hydrl and of each ``--config-dir``."""
+    return set(re.findall(r"^\s*(?:_target_|id|env_name): (\S+)", option_texts(), re.MULTILINE))
 
 
-def texts() -> str:
-    """What their files hold."""
-    files = {file for folder in sources() for file in folder.rglob("*.yaml")}
+def option_texts() -> str:
+    """The text of these options."""
+    files = {file for folder in option_folders() for file in folder.rglob("*.yaml")}
     files -= {
         *CONFIGS.glob("search/*"),
         CONFIGS / "eval_backends.yaml",
@@ -87,14 +87,14 @@ def texts() -> str:
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
-def foreign(values: Any, own: Collection[str]) -> Iterator[str]:
-    """What in nested ``values`` could run other code than their ``own``."""
+def foreign_names(values: Any, own: Collection[str]) -> Iterator[str]:
+    """Names in nested ``values`` that could run code not in ``own``."""
     if isinstance(values, list):
         values = dict(enumerate(values))
     for key, value in values.items() if isinstance(values, Mapping) else ():
         name = str(value)
         if key == "_target_":
-            if name not in own and not is_class(name):
+            if name not in own and not is_library_class(name):
                 yield name
         elif str(key).startswith("_") and key != "_partial_":  # Hydra's own, as _args_
             yield str(key)
@@ -102,10 +102,10 @@ def foreign(values: Any, own: Collection[str]) -> Iterator[str]:
             yield name  # Gymnasium imports MODULE for MODULE:NAME
         elif isinstance(value, str) and "${" in value:
             yield name  # Hydra would resolve it once more, past all of this
-        yield from foreign(value, own)
+        yield from foreign_names(value, own)
 
 
-def is_class(name: str) -> bool:
+def is_library_class(name: str) -> bool:
     """Whether one of the packages itself exports ``name`` as a class of its own; imports nothing else.
 
     Functions are left out, as ``torch.load`` runs code, and so is what :data:`REFUSED` names.

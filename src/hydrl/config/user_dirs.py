@@ -1,4 +1,4 @@
-"""A user's own choices, in folders that are named on the command line, and the modules beside them."""
+"""Folders with a user's own options, ``--config-dir=DIR``, and the modules next to them."""
 
 import re
 import sys
@@ -12,20 +12,20 @@ from yaml import YAMLError
 
 from hydrl.config import CONFIGS
 from hydrl.config.migrations import check_file
-from hydrl.config.overrides import choices_made, key_of, quoted
-from hydrl.config.tree import content, paths
+from hydrl.config.overrides import chosen_options, key_of, quoted
+from hydrl.config.tree import paths, read_option
 from hydrl.errors import UserError
 
-WHOLE = "# @package _global_"  # a file that begins so sets keys of the top level
+GLOBAL_PACKAGE = "# @package _global_"  # first line of a file with top-level keys
 
 
-def folders(words: Sequence[str]) -> list[Path]:
-    """What ``--config-dir`` and ``hydra.searchpath`` name among the words of a command line."""
-    return split(words)[0]
+def named_folders(words: Sequence[str]) -> list[Path]:
+    """Folders named by ``--config-dir`` and ``hydra.searchpath`` on a command line."""
+    return split_folders(words)[0]
 
 
-def split(words: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Those folders, and the words that name none."""
+def split_folders(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """These folders, and the other words."""
     named: list[str] = []
     others = []
     left = iter(words)
@@ -48,13 +48,13 @@ def searchpath(own: Iterable[Path]) -> str:
     return f"hydra.searchpath=[{','.join(plain)}]"
 
 
-def typed(own: Sequence[Path]) -> list[str]:
-    """The folders as they are typed: Hydra takes one ``--config-dir``."""
+def folder_options(own: Sequence[Path]) -> list[str]:
+    """The folders as options; Hydra takes one ``--config-dir``."""
     return [searchpath(own)] if len(own) > 1 else [f"--config-dir={path}" for path in own]
 
 
-def use(own: Iterable[Path]) -> None:
-    """Lets Python import what lies beside the folders, after all that it can import anyway.
+def add_folders(own: Iterable[Path]) -> None:
+    """Lets Python import modules next to the folders, after all others.
 
     Raises:
         UserError: where Hydra would read none of it, not a file, as hydrl has one of that name, or one
@@ -82,7 +82,7 @@ def use(own: Iterable[Path]) -> None:
 
 
 def check_package(file: Path, group: str) -> None:
-    """A file says in its first line where its keys lie as those of its group do: at the top level or not.
+    """Checks that a file has the same package as the others of its group: the top level or not.
 
     Raises:
         UserError: if it does not.
@@ -90,21 +90,27 @@ def check_package(file: Path, group: str) -> None:
     if not (CONFIGS / group).is_dir():
         return
     theirs = [
-        path.read_text(encoding="utf-8").startswith(WHOLE) for path in (CONFIGS / group).rglob("*.yaml")
+        path.read_text(encoding="utf-8").startswith(GLOBAL_PACKAGE)
+        for path in (CONFIGS / group).rglob("*.yaml")
     ]
     package = package_of(file)
     if all(theirs) and package != "_global_" and package.startswith("_"):
         raise UserError(
-            f"{file}: does not begin with the line `{WHOLE}`, as every file of {group}/ does. Write it "
-            f"above all else, for without it `KEY:` is read as {group}.KEY."
+            f"{file}: does not begin with the line `{GLOBAL_PACKAGE}`, as every file of {group}/ does. "
+            f"Write it above all else, for without it `KEY:` is read as {group}.KEY."
         )
     if not any(theirs) and package == "_global_":
-        with suppress(YAMLError):  # which Hydra tells of
-            known = {*content("/train"), *(entry.name for entry in CONFIGS.iterdir()), "hydra", "defaults"}
+        with suppress(YAMLError):  # which Hydra reports
+            known = {
+                *read_option("/train"),
+                *(entry.name for entry in CONFIGS.iterdir()),
+                "hydra",
+                "defaults",
+            }
             if lost := [str(key) for key in OmegaConf.load(file) if key not in known]:
                 raise UserError(
-                    f"{file}: {lost[0]} is no key at the top level. Leave out the line `{WHOLE}`, as the "
-                    f"files of {group}/ do."
+                    f"{file}: {lost[0]} is no key at the top level. Leave out the line "
+                    f"`{GLOBAL_PACKAGE}`, as the files of {group}/ do."
                 )
 
 
@@ -121,21 +127,25 @@ def package_of(file: Path) -> str:
     return header[1] if header else "_group_"  # as Hydra has it
 
 
-def sources() -> tuple[Path, ...]:
-    """The folders that this run's choices are from, hydrl's first."""
+def option_folders() -> tuple[Path, ...]:
+    """Folders of this run's options, hydrl's first."""
     config_sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
     return CONFIGS, *(Path(source.path) for source in config_sources if source.schema == "file")
 
 
-def setter(key: str, among: Sequence[str] = ("debug", "experiment", "tuned", "algo")) -> str:
-    """What was chosen that sets a dotted ``key`` of other groups, as it is typed, ``tuned=dqn/cartpole``."""
-    chosen = choices_made()
-    owners = [group for group in among if key in paths(content(f"/{group}/{chosen.get(group)}", sources()))]
+def find_setter(key: str, among: Sequence[str] = ("debug", "experiment", "tuned", "algo")) -> str:
+    """The option that sets a dotted ``key`` of another group, such as ``tuned=dqn/cartpole``."""
+    chosen = chosen_options()
+    owners = [
+        group
+        for group in among
+        if key in paths(read_option(f"/{group}/{chosen.get(group)}", option_folders()))
+    ]
     return f"{owners[0]}={chosen[owners[0]]}" if owners else ""
 
 
-def remembered(run: Path) -> list[Path]:
-    """The folders that a run was begun with; they are as trusted as the run folder is."""
+def saved_folders(run: Path) -> list[Path]:
+    """Folders of a run's own options; they are as trusted as the run folder."""
     file = run / ".hydra" / "hydra.yaml"
     try:
         hydra = OmegaConf.load(file).hydra.runtime

@@ -29,6 +29,7 @@ from hydrl.errors import UserError
 from hydrl.experience.buffers import unscale_actions
 from hydrl.experience.episodes import EPISODE, EpisodeWindows, complete_episodes, has_episodes
 from hydrl.library_setup import warn_once
+from hydrl.limits import PositiveInt
 from hydrl.networks.decision_transformer import DecisionTransformer
 from hydrl.specs import CONTEXT_KEYS
 from hydrl.training.evaluator import preserve_rng
@@ -238,8 +239,8 @@ class DatasetCollector:
         policy: TensorDictModuleBase,
         *,
         data: ReplayBuffer,
-        frames_per_batch: int,
-        num_envs: int,
+        frames_per_batch: PositiveInt,
+        num_envs: PositiveInt,
         seed: int,
         device: str,
         stop: Callable[[], None] | None = None,

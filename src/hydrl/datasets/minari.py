@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space
 from torchrl.envs import EnvBase
 
-from hydrl.config.tree import target_of
+from hydrl.config.tree import option_target
 from hydrl.datasets.convert import ABOUT
 from hydrl.datasets.files import NEXT_OBSERVATIONS, Columns, column_entries, episode_ends, import_extra
 from hydrl.datasets.record import env_spaces
@@ -50,7 +50,7 @@ def save_minari(
     """
     minari = import_extra("minari", "format=minari")
     spaces = env_spaces(make_env)
-    is_gym = env["_target_"] == target_of("env/gym")
+    is_gym = env["_target_"] == option_target("env/gym")
     spec = gymnasium.registry.get(env["id"].rpartition(":")[2]) if is_gym else None
     if spec is not None and not isinstance(spec.entry_point, str):  # Minari cannot store a class
         spec = None

@@ -48,7 +48,7 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
         saved: Any = new_config(OmegaConf.to_container(loaded))
         config = new_config(OmegaConf.to_container(loaded, resolve=True))
         if trust:
-            user_dirs.use(user_dirs.remembered(run))
+            user_dirs.add_folders(user_dirs.saved_folders(run))
         else:
             check_trust(config, f"run={run}")
             check_addresses({name: config.get(name) for name in ACTING_COMPONENTS}, f"run={run}")

@@ -11,7 +11,7 @@ from torchrl.envs import CatFrames, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl import envs, specs
-from hydrl.config.describe import env_named
+from hydrl.config.describe import name_env
 from hydrl.deploy import export
 from hydrl.deploy.load import open_run
 from hydrl.envs.evaluation import without_log_probabilities
@@ -127,7 +127,7 @@ class Policy:
         """
         make: Any = self.run.build("env")
         if make.func is not envs.gymnasium_env:
-            env = env_named(self.run.task, self.run.env)
+            env = name_env(self.run.task, self.run.env)
             if method == "export" and specs.agent_groups(self.example_env):
                 raise UserError(f"{method}: {env} has several agents, which are not supported.")
             advice = " Use act or env." * (method != "export")

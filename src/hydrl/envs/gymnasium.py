@@ -81,9 +81,8 @@ def gymnasium_env(
 
     with explain_make_errors(id, maker):
         kwargs.update(env_keywords(id, wrappers, info_keys, maker, action_mask, kwargs))
-        return add_info_readers(
-            make_gym_wrapper(make, num_envs, device, keep_env_fns=not (wrappers or maker))
-        )
+        env = make_gym_wrapper(make, num_envs, device, keep_env_fns=not (wrappers or maker))
+        return add_info_readers(env)
 
 
 def env_keywords(
@@ -98,11 +97,8 @@ def env_keywords(
     required = info_keys if isinstance(info_keys, dict) else dict.fromkeys(info_keys or [], "last")
     success_keys = [] if info_keys == [] else find_success_keys(id, wrappers, maker, **kwargs)
     reductions = dict.fromkeys(success_keys, "last") | required
-    keywords = {
-        "make": maker,
-        "info_keys": (reductions, [*required]) if reductions else None,
-        "wrappers": wrappers,
-    }
+    followed = (reductions, [*required]) if reductions else None
+    keywords = {"make": maker, "info_keys": followed, "wrappers": wrappers}
     mask_keyword = {} if action_mask is None else {"action_mask": action_mask}
     return {name: value for name, value in keywords.items() if value} | mask_keyword
 

@@ -20,6 +20,7 @@ from hydrl.envs.pettingzoo import call_maker, find_mask, import_env_module, impo
 from hydrl.envs.spaces import adapt_entry, get_path, is_image, leaf_spaces
 from hydrl.envs.transforms import detach_transform, transforms_read_by
 from hydrl.errors import UserError
+from hydrl.limits import Fraction, PositiveInt
 from hydrl.specs import MASK
 
 
@@ -36,7 +37,11 @@ class OpponentPool:
     """
 
     def __init__(
-        self, every_frames: int, pool_size: int, latest_prob: float, random_prob: float = 0.0
+        self,
+        every_frames: PositiveInt,
+        pool_size: PositiveInt,
+        latest_prob: Fraction,
+        random_prob: Fraction = 0.0,
     ) -> None:
         self.every_frames, self.latest_prob, self.random_prob = every_frames, latest_prob, random_prob
         self.policies: deque[TensorDictModuleBase] = deque(maxlen=pool_size)

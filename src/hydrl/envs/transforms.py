@@ -1,9 +1,10 @@
 """Transforms that TorchRL lacks or implements differently: normalizers, reward and action scaling, masks."""
 
 from math import inf
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import expand_as_right
@@ -25,6 +26,7 @@ from torchrl.envs.transforms.utils import _get_reset
 
 from hydrl.envs.time_limits import time_limit
 from hydrl.errors import UserError
+from hydrl.limits import Fraction
 from hydrl.specs import INFO, choice_sizes, vector_keys
 
 CLIP = 10.0  # of standardised values, as in Stable-Baselines3 and CleanRL
@@ -82,7 +84,7 @@ class MeanAgentReturn(Transform):
 def normalizer(
     in_keys: list[NestedKey] | None,
     frames: int | None,
-    settle: float = 1.0,
+    settle: Annotated[float, Field(gt=0, le=1)] = 1.0,
     over: int | None = None,
     constants: Literal["centred", "scaled"] = "centred",
     env: EnvBase | None = None,
@@ -198,7 +200,7 @@ def detach_transform(transform: Transform) -> Transform:
     return getattr(transform, "to_observation_norm", transform.clone)()
 
 
-def reward_scaling(scale: float | None = None, gamma: float = 0.99) -> Transform:
+def reward_scaling(scale: float | None = None, gamma: Fraction = 0.99) -> Transform:
     """Scales rewards by ``scale``, or by :class:`RunningRewardScaling` if ``None``."""
     return RunningRewardScaling(gamma) if scale is None else FixedRewardScaling(loc=0.0, scale=scale)
 

@@ -14,6 +14,7 @@ from torchrl.envs import TransformedEnv
 from hydrl.experience.checked_collector import CheckedCollector
 from hydrl.experience.worker_collectors import AsyncWorkers, SyncWorkers
 from hydrl.library_setup import quieten_libraries, remember_missing_packages, seed_generators
+from hydrl.limits import NonNegativeInt, PositiveFloat, PositiveInt
 from hydrl.specs import needs_episode_starts, opponent_pool
 
 
@@ -54,19 +55,20 @@ def make_collector(
     make_env: Callable[..., TransformedEnv],
     policy: TensorDictModuleBase,
     *,
-    frames_per_batch: int,
-    init_random_frames: int,
-    num_envs: int,
+    frames_per_batch: PositiveInt,
+    init_random_frames: NonNegativeInt,
+    num_envs: PositiveInt,
     seed: int,
     device: str,
-    num_workers: int | None = None,
+    num_workers: PositiveInt | None = None,
     sync: bool | None = None,
-    worker_timeout: float = inf,
+    worker_timeout: PositiveFloat = inf,
     stop: Callable[[], None] | None = None,
 ) -> Collector:
     """Makes a collector over ``env`` in this process, or over other environments in worker processes.
 
-    A batch of asynchronous workers is one worker's, collected with an older policy.
+    A batch is ``[time]``, ``[envs, time]`` or, of synchronous workers, ``[workers, ...]``; a batch of
+    asynchronous workers is one worker's, collected with an older policy.
 
     Args:
         env: seeded, with an initialized normalizer; closed here if workers collect.
@@ -81,10 +83,6 @@ def make_collector(
         sync: whether workers wait for each other.
         worker_timeout: seconds a worker may take to start, or for one batch.
         stop: called twice a second while the run waits for workers; its exceptions end the wait.
-
-    Returns:
-        Endless iterable over batches ``[time]``, ``[envs, time]`` or, for synchronous workers,
-        ``[workers, ...]``, so that advantages do not leak from one worker into the next.
 
     Raises:
         WorkerError: when a worker dies or hangs, here or while iterating.

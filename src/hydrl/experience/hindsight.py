@@ -28,6 +28,7 @@ from torchrl.envs import (
 
 from hydrl.errors import UserError
 from hydrl.experience.frame_dedup import slots
+from hydrl.limits import Fraction
 from hydrl.specs import first_gym_env, is_vector, observation_keys
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
@@ -36,7 +37,9 @@ MIN_EQUAL_REWARDS = 0.99  # share of rewards that compute_reward must reproduce;
 SCALING = (RewardScaling, RewardClipping, SignTransform, BinarizeReward)  # act on one reward at a time
 
 
-def hindsight(storage: TensorStorage, her_ratio: float, strategy: Literal["future", "final"]) -> ReplayBuffer:
+def hindsight(
+    storage: TensorStorage, her_ratio: Fraction, strategy: Literal["future", "final"]
+) -> ReplayBuffer:
     """Uniform replay buffer that relabels goals when it samples.
 
     Args:

@@ -20,6 +20,7 @@ from hydrl.experience.frame_dedup import drop_unread_keys, find_frame_dedup
 from hydrl.experience.hindsight import find_hindsight
 from hydrl.experience.multi_agent import fill_loss_keys
 from hydrl.library_setup import warn_once
+from hydrl.limits import NonNegativeInt, OpenFraction, PositiveInt
 from hydrl.specs import ALIVE, GONE, INFO
 
 
@@ -60,11 +61,11 @@ class Epochs(Minibatches):
         buffer: ReplayBuffer,
         loss: LossModule,
         *,
-        epochs: int,
-        size: int,
+        epochs: PositiveInt,
+        size: PositiveInt,
         advantage: Literal["once", "each_epoch"],
         draw: Literal["epoch", "minibatch"],
-        sequence: int | None = None,
+        sequence: PositiveInt | None = None,
     ) -> None:
         self.buffer, self.loss = buffer, loss
         self.epochs, self.size, self.advantage, self.draw = epochs, size, advantage, draw
@@ -199,10 +200,10 @@ class Replay(Minibatches):
         buffer: ReplayBuffer,
         loss: LossModule,
         *,
-        updates: int,
-        size: int,
-        warmup_frames: int,
-        n_steps: int,
+        updates: PositiveInt,
+        size: PositiveInt,
+        warmup_frames: NonNegativeInt,
+        n_steps: PositiveInt,
         draw: Literal["batch", "minibatch"],
     ) -> None:
         self.buffer, self.loss = buffer, loss
@@ -305,11 +306,11 @@ class Mixed(Replay):
         loss: LossModule,
         *,
         data: ReplayBuffer,
-        share: float,
-        updates: int,
-        size: int,
-        warmup_frames: int,
-        n_steps: int,
+        share: OpenFraction,
+        updates: PositiveInt,
+        size: PositiveInt,
+        warmup_frames: NonNegativeInt,
+        n_steps: PositiveInt,
         draw: Literal["batch", "minibatch"],
     ) -> None:
         options = {"updates": updates, "size": size, "warmup_frames": warmup_frames, "n_steps": n_steps}

@@ -12,6 +12,7 @@ from torchrl.objectives import LossModule
 
 from hydrl.experience.frame_dedup import RECOMPUTED_KEYS
 from hydrl.experience.minibatches import Replay
+from hydrl.limits import Fraction, NonNegativeInt, PositiveInt
 from hydrl.specs import RNN_STATE_KEYS
 
 # Entries that a loss recomputes, or reads at the next step of the sequence.
@@ -52,14 +53,14 @@ class SequenceReplay(Replay):
         buffer: ReplayBuffer,
         loss: LossModule,
         *,
-        updates: int,
-        size: int,
-        warmup_frames: int,
-        n_steps: int,
+        updates: PositiveInt,
+        size: PositiveInt,
+        warmup_frames: NonNegativeInt,
+        n_steps: PositiveInt,
         draw: Literal["batch", "minibatch"],
-        sequence: int,
-        burn_in: int,
-        eta: float,
+        sequence: PositiveInt,
+        burn_in: NonNegativeInt,
+        eta: Fraction,
     ) -> None:
         self.sequence, self.burn_in, self.eta = sequence, burn_in, eta
         self.stride = (sequence + 1) // 2

@@ -91,7 +91,7 @@ class ProcessPool:
     def __init__(self, limit: int) -> None:
         self.started: list[TrainingProcess] = []
         self.limit = limit
-        self.cores = max(1, auto_values.cores() // limit)  # of each
+        self.cores = max(1, auto_values.count_cores() // limit)  # of each
 
     def __enter__(self) -> Self:
         """Handles the signals, except ignored ones (SIGHUP under nohup)."""

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import numpy as np
 
 from hydrl.config import user_dirs
-from hydrl.config.overrides import as_typed
+from hydrl.config.overrides import localize_commands
 from hydrl.errors import printable, printable_lines
 from hydrl.experiments import figures
 from hydrl.experiments.baselines import PublishedReturn, baseline_curves, last_frame
@@ -87,7 +87,7 @@ def write_report(
         parts += env_tables(members, seconds)
         parts += baseline_table(published, members) if published else []
     parts += ["\n".join([METHOD, *[SECONDS] * seconds, *[PUBLISHED] * bool(published)]), "## Commands"]
-    parts += [as_typed(fenced("\n".join([command, *map(train_command, runs)])))]
+    parts += [localize_commands(fenced("\n".join([command, *map(train_command, runs)])))]
     text = printable_lines("\n\n".join(filter(None, parts)) + "\n")
     with atomically(page) as partial:
         partial.write_text(text, encoding="utf-8")
@@ -96,7 +96,12 @@ def write_report(
 
 def train_command(run: RunResult) -> str:
     """Command that repeats a run, below a comment with its folder."""
-    words = ["python", "train.py", *user_dirs.typed(user_dirs.remembered(run.folder)), *run.overrides]
+    words = [
+        "python",
+        "train.py",
+        *user_dirs.folder_options(user_dirs.saved_folders(run.folder)),
+        *run.overrides,
+    ]
     return f"# {printable(str(run.folder))}\n{shlex.join(words)}"  # a new line would end the comment
 
 

@@ -11,13 +11,13 @@ from pydantic import BaseModel, Field, FiniteFloat, PlainSerializer, PlainValida
 from hydrl import metric_names as names
 from hydrl.config.migrations import new_config, new_word
 from hydrl.config.overrides import key_of
-from hydrl.config.schema import KeyScope, keys
+from hydrl.config.schema import KeyScope, keys_with_scope
 from hydrl.errors import UserError
 from hydrl.run.run_folder import metric_rows, summary
 
 # Keys that form no groups: algorithm, environment and seed are columns, the others do not affect learning.
 COMMON_KEYS = {"algo", "env", "env.id", "env._target_", "seed"}
-IGNORED_KEYS = keys(KeyScope.PROCESS, KeyScope.RECORD)
+IGNORED_KEYS = keys_with_scope(KeyScope.PROCESS, KeyScope.RECORD)
 # Files of fields that are not in summary.json.
 FILE_OF_FIELD: dict[int | str, str] = {
     "overrides": ".hydra/overrides.yaml",

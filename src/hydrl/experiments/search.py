@@ -18,8 +18,8 @@ from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hydrl.config.migrations import new_word
-from hydrl.config.overrides import as_hydra_reads, as_typed, key_of
-from hydrl.config.settings import builder
+from hydrl.config.overrides import key_of, localize_commands, parse_value
+from hydrl.config.settings import make_builder
 from hydrl.config.tree import find, show
 from hydrl.errors import RunError, UserError
 from hydrl.experiments import runs, search_storage
@@ -36,7 +36,7 @@ PLOTS = ("optimization_history", "slice", "param_importances")  # of Optuna
 def as_choice(space: BaseDistribution, value: Any) -> Any:
     """A value in a trial's form, or ``None`` if the distribution does not contain it."""
     if isinstance(space, CategoricalDistribution):  # lists are stored as they are typed
-        equal = (choice for choice in space.choices if value in (choice, as_hydra_reads(str(choice))))
+        equal = (choice for choice in space.choices if value in (choice, parse_value(str(choice))))
         return next(equal, None)
     assert isinstance(space, IntDistribution | FloatDistribution)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -62,7 +62,7 @@ class Search:
         self.plan, self.say, self.out, self.failures = plan, say, Path(plan.out), 0
         config = plan.settings.model_dump()
         self.current_values = {key: find(config, key_of(new_word(key))) for key in plan.space}
-        components = {"sampler": builder(plan.sampler)(), "pruner": builder(plan.pruner)()}
+        components = {"sampler": make_builder(plan.sampler)(), "pruner": make_builder(plan.pruner)()}
         self.new_folders = [folder for folder in (self.out, *self.out.parents) if not folder.exists()]
         self.lock = RunLock()
         try:
@@ -216,7 +216,7 @@ class Search:
         overrides = [*self.plan.overrides, *self.as_overrides(trial)]
         if key_of(FULL_LENGTH) not in map(key_of, overrides):
             overrides.append(FULL_LENGTH)
-        return as_typed(shlex.join(["python", "train.py", *overrides]))
+        return localize_commands(shlex.join(["python", "train.py", *overrides]))
 
     def evaluate(self, trial: Trial, pool: ProcessPool) -> Iterator[None]:
         """Runs one seed after another; reports the mean over the seeds so far at each evaluation.

@@ -20,13 +20,13 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 from hydrl import metric_names
 from hydrl.config.hydra_errors import translate
 from hydrl.config.migrations import new_words, old_word
-from hydrl.config.overrides import key_of, spelled_out, with_paths
-from hydrl.config.schema import Built, KeyScope, Strict, keys
+from hydrl.config.overrides import expand_shorthands, key_of, quote_paths
+from hydrl.config.schema import Built, KeyScope, Strict, keys_with_scope
 from hydrl.config.settings import Settings, load
-from hydrl.config.suggestions import explain, unresolved
+from hydrl.config.suggestions import explain, explain_unresolved
 from hydrl.config.tree import find
-from hydrl.config.tuned import composed
-from hydrl.config.user_dirs import searchpath, split, use
+from hydrl.config.tuned import compose_run
+from hydrl.config.user_dirs import add_folders, searchpath, split_folders
 from hydrl.errors import UserError
 
 RANGE_EXAMPLE = "'optim.lr=tag(log,interval(1e-4,1e-2))'"
@@ -66,22 +66,22 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
     Raises:
         UserError: for an argument that neither the search nor ``train.py`` knows.
     """
-    named, others = split(with_paths(new_words(words)))
-    use(named)
+    named, others = split_folders(quote_paths(new_words(words)))
+    add_folders(named)
     if "out=" in others:
         raise UserError("out=: no folder. Write out=DIR.")
     parsed = parse_overrides([as_search_override(word) for word in others])
     for key in parsed:
-        if key.replace("/", ".").partition(".")[0] in {"hydra", "seed", *keys(KeyScope.PROCESS)}:
+        if key.replace("/", ".").partition(".")[0] in {"hydra", "seed", *keys_with_scope(KeyScope.PROCESS)}:
             raise UserError(f"{key}: the search sets it. Use search, {', '.join(SEARCH_KEYS)}.")
     swept = {key: override for key, override in parsed.items() if override.is_sweep_override()}
     single = {key: override.input_line or "" for key, override in parsed.items() if key not in swept}
     overrides = [word for key, word in single.items() if key.partition(".")[0] != "search"]
-    composed_words = [*spelled_out([*single.values()]), "run_dir=unused"]
+    composed_words = [*expand_shorthands([*single.values()]), "run_dir=unused"]
     composed_words += ["+search=${algo}"] * ("search" not in parsed)
     search_paths = [searchpath(named)] * bool(named)
     try:
-        cfg = composed([*search_paths, *composed_words])
+        cfg = compose_run([*search_paths, *composed_words])
     except (HydraException, OmegaConfBaseException) as error:
         message = translate(error, composed_words)
         if (match := re.match(r"search=(\w+):", str(message))) and "search" not in parsed:
@@ -93,7 +93,7 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
     try:
         search = cast(dict[str, Any], OmegaConf.to_container(cfg.search, resolve=True))
     except OmegaConfBaseException as error:  # a range names a key of another algorithm
-        raise UserError(unresolved(error)) from None
+        raise UserError(explain_unresolved(error)) from None
     with open_dict(cfg):
         del cfg["search"]
     settings = load(cfg)
@@ -102,8 +102,9 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
     if not ranges:
         raise UserError(f"search: no ranges. Add one, as {RANGE_EXAMPLE}.")
     current = settings.model_dump()
+    cell = find(current, "rnn.cell") or "lstm"
     space = {
-        old_word(override.get_key_element()): distribution(override, find(current, key))
+        old_word(override.get_key_element(), cell): distribution(override, find(current, key))
         for key, override in ranges.items()
     }
     search |= {"overrides": [*search_paths, *overrides], "space": space, "settings": settings}

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hydrl.config.migrations import old_word
-from hydrl.config.schema import KeyScope, keys
+from hydrl.config.schema import KeyScope, keys_with_scope
 from hydrl.errors import print_lines, printable, printable_lines
 from hydrl.experiments.processes import ProcessPool, TrainingProcess, run_concurrently
 from hydrl.metric_names import RETURN_MEAN, RETURN_STD
@@ -59,7 +59,7 @@ def labels_of(overrides: Sequence[str], cell: str = "lstm") -> dict[str, str]:
     """Overrides that affect a run's result, by their old keys, which name the RNN's ``cell``."""
     labels = dict(key_and_value(old_word(override)) for override in overrides)
     labels = {re.sub(r"\bmemory\.lstm$", f"memory.{cell}", key): value for key, value in labels.items()}
-    ignored = keys(KeyScope.PROCESS, KeyScope.RECORD)
+    ignored = keys_with_scope(KeyScope.PROCESS, KeyScope.RECORD)
     return {key: value for key, value in labels.items() if re.split(r"[./]", key)[0] not in ignored}
 
 

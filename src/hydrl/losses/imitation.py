@@ -11,6 +11,7 @@ from torchrl.objectives import GAILLoss
 
 from hydrl.errors import UserError
 from hydrl.experience.minibatches import Minibatches
+from hydrl.limits import PositiveInt
 
 RewardForm = Literal["positive", "negative", "signed"]
 
@@ -30,7 +31,13 @@ class ExpertMinibatches(Minibatches):
     """
 
     def __init__(
-        self, buffer: ReplayBuffer | None, loss: GAILLoss, *, data: ReplayBuffer, updates: int, size: int
+        self,
+        buffer: ReplayBuffer | None,
+        loss: GAILLoss,
+        *,
+        data: ReplayBuffer,
+        updates: PositiveInt,
+        size: PositiveInt,
     ) -> None:
         self.data, self.updates, self.size = data, updates, size
         keys = loss.tensor_keys

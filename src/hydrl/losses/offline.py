@@ -11,6 +11,7 @@ from torchrl import objectives
 from torchrl.data import TensorSpec
 from torchrl.modules import QValueActor
 
+from hydrl.limits import NonNegativeFloat, PositiveInt
 from hydrl.specs import MASK
 
 
@@ -55,8 +56,8 @@ class CQLLoss(objectives.CQLLoss):
         alpha_init: float = 1.0,
         fixed_alpha: bool = False,
         target_entropy: str | float = "auto",
-        min_q_weight: float = 5.0,
-        num_random: int = 10,
+        min_q_weight: NonNegativeFloat = 5.0,
+        num_random: PositiveInt = 10,
     ) -> None:
         super().__init__(
             actor_network,
@@ -119,7 +120,7 @@ class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
         *,
         action_space: TensorSpec,
         loss_function: str = "l2",
-        min_q_weight: float = 1.0,
+        min_q_weight: NonNegativeFloat = 1.0,
         delay_value: bool = True,
     ) -> None:
         options = {"loss_function": loss_function, "delay_value": delay_value}

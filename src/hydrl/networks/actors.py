@@ -1,25 +1,28 @@
 """Actors for each kind of action, over a network of any architecture."""
 
-from typing import Literal, Unpack
+from typing import Annotated, Literal, Unpack
 
+from pydantic import Field
 from tensordict import NestedKey
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.modules import DistributionalQValueActor, ProbabilisticActor, QValueActor
 
 from hydrl.library_setup import warn_once
+from hydrl.limits import PositiveFloat
 from hydrl.networks import heads
 from hydrl.networks.build import NetworkOptions, make_network
 from hydrl.networks.layers import noisy_layers
 from hydrl.specs import action_kind, mask_key
 
 ScaleKind = Literal["per_state", "log_std", "independent"]
+Std = Annotated[float, Field(gt=0.01, allow_inf_nan=False)]  # smaller ones cannot be reached
 # float32 values between two bounds; with fewer, 1 action in 100 loses more than 0.1 % of its probability
 MIN_FLOATS = 8_000
 
 
 def tanh_normal(
-    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
+    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: Std = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
     """Gaussian policy squashed into the action bounds, for continuous actions.
 
@@ -42,7 +45,7 @@ def deterministic(env: EnvBase, **net: Unpack[NetworkOptions]) -> TensorDictModu
 
 
 def categorical(
-    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
+    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: Std = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
     """Categorical policy with one logit for each action, one-hot or integer by the environment's spec.
 
@@ -57,7 +60,7 @@ def categorical(
 
 
 def gaussian(
-    env: EnvBase, *, scale: ScaleKind = "independent", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
+    env: EnvBase, *, scale: ScaleKind = "independent", scale_init: Std = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
     """Gaussian policy without squashing for continuous actions; :func:`categorical` for discrete ones.
 
@@ -76,7 +79,7 @@ def gaussian(
 
 
 def stochastic(
-    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
+    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: Std = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
     """Policy by the kind of action: :func:`categorical`, or :func:`tanh_normal` if continuous."""
     build = categorical if action_kind(env) in ("discrete", "multi-discrete") else tanh_normal
@@ -84,7 +87,7 @@ def stochastic(
 
 
 def q_value(
-    env: EnvBase, *, noisy: float | None = None, dueling: bool = False, **net: Unpack[NetworkOptions]
+    env: EnvBase, *, noisy: PositiveFloat | None = None, dueling: bool = False, **net: Unpack[NetworkOptions]
 ) -> QValueActor:
     """Greedy Q-network with one value for each action (Mnih et al. 2015).
 
@@ -101,10 +104,10 @@ def q_value(
 def distributional(
     env: EnvBase,
     *,
-    noisy: float | None = None,
+    noisy: PositiveFloat | None = None,
     v_min: float,
     v_max: float,
-    atoms: int,
+    atoms: Annotated[int, Field(gt=1)],
     dueling: bool,
     **net: Unpack[NetworkOptions],
 ) -> DistributionalQValueActor:

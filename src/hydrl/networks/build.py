@@ -13,6 +13,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import nn
 from torchrl.envs import EnvBase
 
+from hydrl.limits import Activation, PositiveInt
 from hydrl.nan_checks import check_finite
 from hydrl.networks.encoders import Encoder
 from hydrl.networks.heads import Head
@@ -42,13 +43,13 @@ class NetworkOptions(TypedDict):
         init: see :func:`hydrl.networks.layers.init_weights`.
     """
 
-    num_cells: list[int]
-    activation: str
+    num_cells: list[PositiveInt]
+    activation: Activation
     in_keys: NotRequired[list[str] | None]
     encoder: NotRequired[MakeEncoder | Literal["shared"] | None]
     rnn: NotRequired[Callable[..., TensorDictModuleBase] | None]
     norm: NotRequired[Norm | None]
-    init: NotRequired[str | None]
+    init: NotRequired[Literal["orthogonal"] | None]
 
 
 def make_network(

@@ -1,8 +1,10 @@
 """Decision transformer: a policy conditioned on the return to reach and the steps so far."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from torchrl.modules import DTActor
 
 from hydrl.errors import UserError
 from hydrl.library_setup import warn_once
+from hydrl.limits import PositiveInt
 from hydrl.specs import CONTEXT_KEYS, observation_keys, total_size
 
 TARGET_QUANTILE = 0.9  # of the dataset's episode returns, the default target
@@ -20,11 +23,11 @@ TARGET_QUANTILE = 0.9  # of the dataset's episode returns, the default target
 def decision_transformer(
     env: EnvBase,
     *,
-    context: int,
-    width: int,
-    layers: int,
-    heads: int,
-    dropout: float,
+    context: PositiveInt,
+    width: PositiveInt,
+    layers: PositiveInt,
+    heads: PositiveInt,
+    dropout: Annotated[float, Field(ge=0, lt=1)],
     target_return: float | None = None,
     in_keys: list[str] | None = None,
 ) -> "DecisionTransformer":

@@ -16,6 +16,7 @@ from torchrl.modules import ConvNet
 
 from hydrl.errors import UserError
 from hydrl.library_setup import warn_once
+from hydrl.limits import PositiveInt
 from hydrl.networks.shared_encoder import SharedModule
 from hydrl.specs import is_image, require_entries
 
@@ -146,8 +147,8 @@ def encoder(
     in_keys: Sequence[NestedKey],
     *,
     reader: Reader = "auto",
-    features: int | None = None,
-    channels: int | None = None,
+    features: PositiveInt | None = None,
+    channels: PositiveInt | None = None,
     scale: Scale = "bounds",
     **entries: Reader,
 ) -> TensorDictModuleBase | None:

@@ -162,15 +162,8 @@ def multi_categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: Nest
     valid = option < sizes.unsqueeze(-1)
     logit_indices = (sizes.cumsum(0) - sizes).unsqueeze(-1) + option
     distribution_kwargs = {"logit_indices": logit_indices * valid, "valid": valid}
-    return distribution_head(
-        lambda layers: layers(int(sizes.sum())),
-        ["logits"],
-        spec,
-        key,
-        independent_categoricals,
-        distribution_kwargs,
-        mask,
-    )
+    options = independent_categoricals, distribution_kwargs, mask
+    return distribution_head(lambda layers: layers(int(sizes.sum())), ["logits"], spec, key, *options)
 
 
 def independent_categoricals(

@@ -157,11 +157,8 @@ def noisy_layers(module: TensorDictModuleBase, deviation: float | None) -> Tenso
         if isinstance(encoder, Encoder)
         for submodule in encoder.modules()
     }
-    for parent in (
-        [submodule for submodule in module.modules() if id(submodule) not in encoder_modules]
-        if deviation
-        else []
-    ):
+    parents = [parent for parent in module.modules() if id(parent) not in encoder_modules]
+    for parent in parents if deviation else []:
         for name, layer in parent.named_children():
             if isinstance(layer, nn.Linear):
                 sizes, device = (layer.in_features, layer.out_features), layer.weight.device

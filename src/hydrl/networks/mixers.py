@@ -11,6 +11,7 @@ from torchrl.envs import EnvBase
 from torchrl.modules import MLP
 from torchrl.modules.models.multiagent import Mixer, QMixer, VDNMixer
 
+from hydrl.limits import PositiveInt
 from hydrl.specs import action_spec, require_vectors, sibling_key
 
 CHOSEN_VALUE = "chosen_action_value"  # of each agent as its action's sibling, of all agents at the root
@@ -30,9 +31,9 @@ def qmix(
     env: EnvBase,
     actor: nn.Module | None = None,
     *,
-    mixing_embed_dim: int,
+    mixing_embed_dim: PositiveInt,
     in_keys: list[NestedKey] | None = None,
-    state_cells: Sequence[int] | None = None,
+    state_cells: list[PositiveInt] | None = None,
 ) -> TensorDictModuleBase:
     """QMIX's mixer: monotonic in each agent's value, with weights from the state (Rashid et al. 2018).
 

@@ -16,6 +16,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import MultiAgentMLP, QValueActor
 
 from hydrl.errors import UserError
+from hydrl.limits import Activation, PositiveInt
 from hydrl.networks import heads
 from hydrl.networks.actors import warn_rounding
 from hydrl.networks.build import materialise
@@ -41,8 +42,8 @@ class AgentNetworkOptions(TypedDict):
         share_params: one network for all agents of a group instead of one for each.
     """
 
-    num_cells: list[int]
-    activation: str
+    num_cells: list[PositiveInt]
+    activation: Activation
     in_keys: list[str | tuple[str, ...]]
     share_params: bool
 

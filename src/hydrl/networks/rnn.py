@@ -10,6 +10,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.modules import GRUModule, LSTMModule
 
+from hydrl.limits import PositiveInt
 from hydrl.networks.layers import ConcatSequential
 from hydrl.networks.shared_encoder import SharedModule
 from hydrl.specs import RNN_STATE_KEYS
@@ -46,8 +47,8 @@ class RecurrentLayer(SharedModule):
         size: int,
         *,
         cell: Literal["lstm", "gru"],
-        hidden_size: Annotated[int, Field(gt=0)],
-        span: int | None = None,
+        hidden_size: PositiveInt,
+        span: Annotated[int, Field(ge=2)] | None = None,
         state: str = "recurrent_state",
     ) -> None:
         states = [state + suffix for suffix in STATE_SUFFIXES[cell]]

@@ -33,6 +33,7 @@ from hydrl.errors import DivergedError, RunError, UserError, WorkerError
 from hydrl.experience.checked_collector import CheckedCollector
 from hydrl.experience.collectors import worker_env
 from hydrl.experience.worker_collectors import STARTING, TICK
+from hydrl.limits import ClusterAddress, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from hydrl.specs import LAG, needs_episode_starts
 
 
@@ -222,15 +223,15 @@ def ray_collector(
     make_env: Callable[..., TransformedEnv],
     policy: TensorDictModuleBase,
     *,
-    frames_per_batch: int,
-    init_random_frames: int,
-    num_envs: int,
-    num_collectors: int,
+    frames_per_batch: PositiveInt,
+    init_random_frames: NonNegativeInt,
+    num_envs: PositiveInt,
+    num_collectors: PositiveInt,
     sync: bool,
-    address: str | None,
-    num_cpus: float,
-    num_gpus: float,
-    worker_timeout: float,
+    address: ClusterAddress | None,
+    num_cpus: NonNegativeFloat,
+    num_gpus: NonNegativeFloat,
+    worker_timeout: PositiveFloat,
     seed: int,
     device: str,
     stop: Callable[[], object] | None = None,

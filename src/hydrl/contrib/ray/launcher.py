@@ -10,12 +10,12 @@ import ray
 from pydantic import PositiveInt, ValidationError
 from ray.exceptions import RayError
 
-from hydrl.config.ranges import ClusterAddress, NotNegative, Positive
 from hydrl.config.schema import Strict
 from hydrl.config.suggestions import explain
 from hydrl.contrib.ray.cluster import is_node_gone, join_cluster, say, unblock_signals
 from hydrl.errors import UserError
 from hydrl.experiments.processes import ProcessPool, TrainingProcess
+from hydrl.limits import ClusterAddress, NonNegativeFloat, PositiveFloat
 
 KILLED = -15  # as if by SIGTERM, where a run is ended before its machine has room for it
 
@@ -31,8 +31,8 @@ class LauncherOptions(Strict):
 
     n_jobs: PositiveInt | None
     address: ClusterAddress | None
-    num_cpus: Positive
-    num_gpus: NotNegative
+    num_cpus: PositiveFloat
+    num_gpus: NonNegativeFloat
 
 
 class Member:

@@ -9,8 +9,8 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from hydrl.config.migrations import new_config, with_encoders
-from hydrl.config.overrides import forks, run_of
-from hydrl.config.schema import NETWORKS, InitFrom, KeyScope, keys, quantity
+from hydrl.config.overrides import is_forked, run_folder_of
+from hydrl.config.schema import NETWORKS, InitFrom, KeyScope, keys_with_scope, quantity
 from hydrl.config.tree import find, paths, show
 from hydrl.errors import UserError, print_lines
 from hydrl.metric_names import RETURN_MEAN
@@ -18,16 +18,16 @@ from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.run_folder import CONFIG, refuse_links, saved_yaml, summary
 
 # Keys that a resumed run may change.
-FREE = keys(KeyScope.PROCESS, KeyScope.RECORD, KeyScope.LENGTH)
+FREE = keys_with_scope(KeyScope.PROCESS, KeyScope.RECORD, KeyScope.LENGTH)
 # Keys of the process, which every process sets anew.
-OWN = keys(KeyScope.PROCESS)
+OWN = keys_with_scope(KeyScope.PROCESS)
 # Which machines collect, and how long the run waits for one.
 MACHINES = {
     f"collector.{key}" for key in ("address", "num_collectors", "num_cpus", "num_gpus", "worker_timeout")
 }
 DATA = "data.path"  # may have been moved, or be named from another folder
 # Keys that a fork may change in addition, except those that its rows or the names in its state depend on.
-LEARNING = keys(KeyScope.LEARNING)
+LEARNING = keys_with_scope(KeyScope.LEARNING)
 FIXED = ("loss.networks", "loss.keys", "minibatches.n_steps", "minibatches.sequence")
 
 SavedSettings = Mapping[str, Any]  # as they are saved
@@ -115,8 +115,8 @@ def find_resume_point(
         UserError: if there is no such checkpoint, or with these settings it would be another run.
     """
     run, resume = Path(settings["run_dir"]), settings["resume"]
-    is_fork = forks(resume, run)
-    folder = run_of(resume) if is_fork else run
+    is_fork = is_forked(resume, run)
+    folder = run_folder_of(resume) if is_fork else run
     for path in {run, folder}:
         refuse_links(path)
     if not is_fork:
@@ -159,7 +159,7 @@ def start_over(settings: SavedSettings, adopt: Callable[[SavedSettings], object]
     if (config := run / CONFIG).is_file():
         with checkpoint.report_damage(config):
             saved = new_config(OmegaConf.to_container(saved_yaml(config)))
-            if forks(saved.get("resume"), saved["run_dir"]):
+            if is_forked(saved.get("resume"), saved["run_dir"]):
                 raise UserError(
                     f"resume=auto: {run} is a fork that was stopped before its first checkpoint. Fork again "
                     f"with resume={saved['resume']}."

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS, user_dirs
 from hydrl.config.migrations import new_words
-from hydrl.config.overrides import as_typed, key_of, plain, quoted, run_of
+from hydrl.config.overrides import key_of, localize_commands, quoted, run_folder_of, unquote_path
 from hydrl.config.schema import Parts
 from hydrl.config.tree import find
 from hydrl.errors import UserError
@@ -32,19 +32,20 @@ def expand(arguments: Sequence[str]) -> list[str]:
         UserError: if there is no such run, or its folder could do more than say how to train.
     """
     resume = [word for word in arguments if word.startswith("resume=")]
-    path = plain(resume[-1].partition("=")[2]) if resume else "null"
+    path = unquote_path(resume[-1].partition("=")[2]) if resume else "null"
     if path == "null":
         return list(arguments)
     typed_keys = [key_of(word) for word in arguments]
     check_words(path, arguments, typed_keys)
     if path == "auto":
         return list(arguments)
-    run = run_of(path)
-    own_dirs = [] if user_dirs.folders(arguments) else user_dirs.remembered(run)
+    run = run_folder_of(path)
+    own_dirs = [] if user_dirs.named_folders(arguments) else user_dirs.saved_folders(run)
     if own_dirs and "trust=true" not in arguments:
         raise UserError(
             f"resume={path}: the run uses options from other folders. Add "
-            f"{shlex.join(user_dirs.typed(own_dirs))} or where they are now, or trust=true if you trust them."
+            f"{shlex.join(user_dirs.folder_options(own_dirs))} or where they are now, "
+            "or trust=true if you trust them."
         )
     check_algo(run, arguments)
     saved = [word for word in saved_overrides(run) if key_of(word) not in {*typed_keys, *OWN}]
@@ -82,7 +83,7 @@ def check_words(path: str, arguments: Sequence[str], typed_keys: Sequence[str]) 
             f"{warm_start[0]}: starts a new run, and resume={path} continues one. Leave one of them out."
         )
     if not Path(path).exists():
-        kind = "folder" if Path(path) == run_of(path) else "checkpoint"
+        kind = "folder" if Path(path) == run_folder_of(path) else "checkpoint"
         raise UserError(f"resume={path}: there is no such {kind}. Give that of a run, or resume=auto.")
 
 
@@ -110,7 +111,7 @@ def refuse_python_classes(saved: Sequence[str], path: Path) -> None:
     Raises:
         UserError: naming one.
     """
-    config = saved_config(run_of(path))
+    config = saved_config(run_folder_of(path))
     if lost := [word for word in saved if is_python_class(word, config)]:
         raise UserError(
             f"resume={path}: {lost[0]} was a class of the process that started the run. Resume it there, or "
@@ -139,9 +140,9 @@ def resume_command(run: Path, needs_trust: Callable[[], bool]) -> str:
         run: its folder.
         needs_trust: whether it takes ``trust=true``.
     """
-    own_dirs = user_dirs.typed(user_dirs.remembered(run))
+    own_dirs = user_dirs.folder_options(user_dirs.saved_folders(run))
     words = ["python", "train.py", f"resume={from_here(run)}", *own_dirs, *["trust=true"] * needs_trust()]
-    return as_typed(shlex.join(words))
+    return localize_commands(shlex.join(words))
 
 
 def saved_overrides(run: Path) -> list[str]:

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from torchrl.envs import TransformedEnv
 
 from hydrl.config.migrations import new_config
-from hydrl.config.overrides import run_of
+from hydrl.config.overrides import run_folder_of
 from hydrl.config.tree import find, show
 from hydrl.envs import normalizer_state
 from hydrl.envs.normalization import load_normalizer
@@ -91,7 +91,7 @@ def find_warm_start(settings: Mapping[str, Any]) -> WarmStart | None:
     path, which, parts = (settings["init_from"][key] for key in ("run", "checkpoint", "parts"))
     if path is None:
         return None
-    run = run_of(path)
+    run = run_folder_of(path)
     refuse_links(run)
     if not checkpoint.archives(run):
         raise UserError(f"init_from={path}: no run with a checkpoint{newest_run_hint(run)}")

@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, Literal
 
 from torchrl.record.loggers import Logger, TensorboardLogger, WandbLogger
 from torchrl.record.loggers.trackio import TrackioLogger
@@ -21,6 +21,7 @@ from hydrl.config.migrations import old_config
 from hydrl.config.schema import RULES
 from hydrl.config.tree import find, paths
 from hydrl.errors import UserError
+from hydrl.limits import PositiveFloat
 from hydrl.metric_names import EVAL_FRAMES, FINAL_RETURN, RETURN_MEAN, TRAIN_RETURN
 from hydrl.run.atomic_files import atomically
 from hydrl.run.checkpoint import archive
@@ -116,8 +117,8 @@ def wandb(
     group: str | None = None,
     tags: list[str],
     artifacts: bool = False,
-    mode: str,
-    init_timeout: float,
+    mode: Literal["auto", "online", "offline"],
+    init_timeout: PositiveFloat,
 ) -> Logger:
     """Weights & Biases, offline where there is no account or no network; it never asks and never waits long.
 

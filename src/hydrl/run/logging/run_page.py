@@ -9,9 +9,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from hydrl.config import user_dirs
-from hydrl.config.overrides import as_typed, choices_made, key_of, words
+from hydrl.config.overrides import chosen_options, key_of, localize_commands, typed_words
 from hydrl.config.schema import RULES
-from hydrl.config.tuned import typed
 from hydrl.metric_names import EVAL_EPISODES, RETURN_MEAN, RETURN_STD
 from hydrl.run.logging.html import as_text, code, fenced, table, write_page
 
@@ -34,7 +33,7 @@ def write_run_page(
         config: the run's settings as they are saved.
     """
     videos = sorted((run / "videos").glob("*.mp4"))  # final.mp4 sorts after those named by frames
-    command = ["python", "train.py", *user_dirs.typed(user_dirs.remembered(run)), *typed(words())]
+    command = ["python", "train.py", *user_dirs.folder_options(user_dirs.saved_folders(run)), *typed_words()]
     sections = [
         f"# {as_text(title)}",
         headline(summary),
@@ -43,7 +42,7 @@ def write_run_page(
         "## Results",
         table(["", ""], ([as_text(name), code(text)] for name, text in rows.items())),
         "## Command",
-        fenced(as_typed(shlex.join(command))),
+        fenced(localize_commands(shlex.join(command))),
         *config_sections(config),
     ]
     write_page("\n\n".join(filter(None, sections)), run / "run.html")
@@ -62,12 +61,12 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 def config_sections(config: Mapping[str, Any]) -> list[str]:
     """The configuration as two tables: the options and keys that were set for this run, and defaults."""
-    chosen = choices_made()
-    typed_keys = {key_of(word) for word in typed(words())} - chosen.keys()
+    chosen = chosen_options()
+    typed_keys = {key_of(word) for word in typed_words()} - chosen.keys()
     rows = [(group, chosen[group] or "null", origin) for group, origin in set_options().items()]
     for key, value in leaves(config):
         is_typed = any(f"{key}.".startswith(f"{typed_key}.") for typed_key in typed_keys)
-        rows.append((key, value, COMMAND_LINE if is_typed else user_dirs.setter(key, PRESETS)))
+        rows.append((key, value, COMMAND_LINE if is_typed else user_dirs.find_setter(key, PRESETS)))
     changed = [[*map(code, row)] for row in rows if row[-1]]
     defaults = [[code(key), code(value)] for key, value, origin in rows if not origin]
     sections = ["## Configuration"]
@@ -78,20 +77,20 @@ def config_sections(config: Mapping[str, Any]) -> list[str]:
 
 def set_options() -> dict[str, str]:
     """Groups whose option is not the algorithm's own choice, each with what chose it."""
-    chosen = choices_made()
+    chosen = chosen_options()
     own = default_options("train") | default_options(f"algo/{chosen.get('algo')}")
     origins: dict[str, str] = {}
     for preset in reversed(PRESETS):
         others = default_options(f"{preset}/{chosen.get(preset)}").items() - own.items()
         origins |= dict.fromkeys(sorted(group for group, _ in others), f"{preset}={chosen.get(preset)}")
-    origins |= dict.fromkeys(map(key_of, typed(words())), COMMAND_LINE)
+    origins |= dict.fromkeys(map(key_of, typed_words()), COMMAND_LINE)
     return {group: origin for group, origin in origins.items() if group in chosen.keys() - NAMED_APART}
 
 
 def default_options(name: str) -> dict[str, str | None]:
     """The options that a file's defaults list chooses, by group; none where there is no such file."""
     options: dict[str, str | None] = {}
-    for file in (folder / f"{name}.yaml" for folder in user_dirs.sources()):
+    for file in (folder / f"{name}.yaml" for folder in user_dirs.option_folders()):
         for entry in OmegaConf.select(OmegaConf.load(file), "defaults") or [] if file.is_file() else []:
             if OmegaConf.is_dict(entry):
                 options |= {str(key).split("/")[-1].split()[-1]: option for key, option in entry.items()}
