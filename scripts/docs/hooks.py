@@ -32,10 +32,11 @@ LINK = re.compile(r"\]\((?:\.\./|docs/)?([^)#:]+)")  # as GitHub follows it from
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages, the redirects from old addresses, and the style sheet."""
+    """Adds the pages, the redirects from old addresses, the style sheet and CITATION.cff."""
     for old, new in REDIRECTS.items():
         files.append(File.generated(config, f"{old}.html", content=REDIRECT.format(url=f"{new}.html")))
-    files.append(File.generated(config, "wide.css", abs_src_path=str(Path(__file__).with_name("wide.css"))))
+    for file in (Path(__file__).with_name("wide.css"), ROOT / "CITATION.cff"):
+        files.append(File.generated(config, file.name, abs_src_path=str(file)))
     for name, page in PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         if name == "train.py":

@@ -20,6 +20,11 @@ from hydrl.run.logging.html import as_text, code, table
 from scripts.docs import algorithms_page
 from scripts.docs.keys import file_comment
 
+INTRODUCTION = """\
+A row is no ranking: [what the numbers are](#what-the-numbers-are) says how each library measures.
+`IQM [95%]` is the interquartile mean over seeds and its 95% interval. In tables of probabilities, `0.95`
+means that a seed of the first group scores higher than a seed of the second in 95 of 100 pairs.
+[How it was computed](#how-it-was-computed) has the rest."""
 CURVE_POINTS = 20  # of a learning curve that are kept
 
 
@@ -31,7 +36,7 @@ def make_page(declared: Path, names: Sequence[str], jobs: int, out: Path, page: 
         names: of the rows to run; none are all.
         jobs: runs at a time.
         out: the run folders lie or come to lie in it.
-        page: a Markdown file; in the folder of its name lie its pictures, and ``ROW.jsonl`` with a line for
+        page: a Markdown file; in the folder of its name lie its figures, and ``ROW.jsonl`` with a line for
             each run of a row.
 
     Raises:
@@ -56,7 +61,7 @@ def make_page(declared: Path, names: Sequence[str], jobs: int, out: Path, page: 
     print(f"{total - len(lists)} of {total} runs are kept in {store}; {ahead}")
 
     def keep(overrides: Sequence[str], folder: Path) -> None:
-        with suppress(UserError):  # of one that has no score, as the closing table says
+        with suppress(UserError):  # a run without a score
             run = runs.read_run(folder)
             add_run(store / f"{folder_name(overrides[:-1])}.jsonl", run)
 
@@ -107,6 +112,7 @@ def write_page(
     declared: Mapping[str, Any], runs_by_row: Mapping[str, Sequence[RunResult]], page: Path
 ) -> None:
     """Writes the page, and the pages of algorithms beside it, from the runs of each row."""
+    runs_by_row = {row: [as_typed(run) for run in row_runs] for row, row_runs in runs_by_row.items()}
     counted = [run for row_runs in runs_by_row.values() for run in row_runs]
     if not counted:
         return
@@ -127,7 +133,8 @@ def write_page(
         cells.append([command, seeds, *reached, "<br>".join(published)])
         how.append(f"- {command}: {tuning_note(row['overrides'])}")
     names = ["`python train.py`", "seeds", "environment", "IQM [95%]", "mean ± std", "frames", "published"]
-    parts = ["## Beside what others published", table(names, cells), declared["notes"].strip()]
+    parts = [INTRODUCTION, "## Results and published figures", table(names, cells)]
+    parts += [declared["notes"].strip()]
     if (sb3 := page.with_suffix("") / "sb3.md").is_file():
         parts += ["## Stable-Baselines3's defaults on both sides", sb3.read_text(encoding="utf-8").strip()]
     parts += ["## How each was tuned", "\n".join(how)]
@@ -141,10 +148,15 @@ def write_page(
             partial.write_text(text, encoding="utf-8")
 
 
+def as_typed(run: RunResult) -> RunResult:
+    """A run without the override that ``make results`` adds."""
+    return run.model_copy(update={"overrides": [word for word in run.overrides if word != "resume=auto"]})
+
+
 def tuning_note(overrides: Sequence[str]) -> str:
-    """Where a row's numbers come from, as the file with those of its task says at its top."""
+    """Where a row's hyperparameters come from: the comment at the top of its preset."""
     words = dict(override.partition("=")[::2] for override in overrides)
     file = CONFIGS / "tuned" / words["algo"] / f"{words['env']}.yaml"
     if {"~tuned", "tuned=null"} & set(overrides) or not file.is_file():
-        return f"not at all; the numbers are those of `algo={words['algo']}` for every task."
+        return f"not at all; the hyperparameters are the defaults of `algo={words['algo']}`."
     return file_comment(file)
