@@ -50,8 +50,11 @@ def main(words: list[str]) -> None:
         raise UserError(f"out={out}: it exists and is no report. Name a new folder.")
     counted, skipped = runs.load_runs(folders)
     if not counted:
+        if not skipped:
+            names = ", ".join(map(str, folders))
+            raise UserError(f"{names}: no run folder, at any depth. Name folders of runs or sweeps.")
         reasons = "; ".join(f"{folder}: {reason}" for folder, reason in skipped.items())
-        raise UserError(f"no finished run there: {reasons or 'no run folder, at any depth'}.")
+        raise UserError(f"no finished run there: {reasons}.")
     rows = baselines.select_baselines(arguments.published, counted)
     others = [word for word in overrides if not word.startswith("out=")]
     command = shlex.join(["python", "scripts/report.py", *map(str, folders), *others, f"out={out}"])

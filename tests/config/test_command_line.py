@@ -362,9 +362,9 @@ def test_a_script_s_arguments_are_told_as_the_configuration_s_are():
     for words, message in {
         "episode=3": "episode=3: no such key. Write episodes=3.",
         "episodes=many": "episodes=many: Value 'many' of type 'str' could not be converted to Integer",
-        "episodes": f"episodes: no value. Write KEY=VALUE, as {example}",
+        "episodes": f"episodes: no value. Write KEY=VALUE, such as {example}",
         "--config-dir=conf": "--config-dir=conf: the run remembers its folders. Write trust=true",
-        "episodes=3": f"run=???: no value. Write run=VALUE, as {example}",
+        "episodes=3": f"run: no value. Write run=VALUE, such as {example}",
     }.items():
         with pytest.raises(UserError, match=f"^{re.escape(message)}"):
             read_arguments(Arguments, [words], example)
@@ -557,7 +557,8 @@ def test_help_lists_the_groups_and_their_choices_after_three_examples(told: Told
         ("seed=1 --cfg", "Write job, hydra or all"),
         ("--info nosuch", "Write all, config, defaults, defaults-tree, "),
         ("--help=1", "--help=1: it takes no value. Write --help"),
-        ("--env-id CartPole-v1", "Write env=CartPole-v1, and see --help"),
+        ("--env-id CartPole-v1", "Write env=cartpole, and see --help"),
+        ("--env-id Foo-v1", "Write env=gym env.id=Foo-v1, and see --help"),
         ("--no-cuda", "--no-cuda: no such option. Write KEY=VALUE, and see --help"),
         ("=3", "=3: this cannot be read. Write KEY=VALUE"),
         ("run_dir=here", "run_dir=here: it follows from hydra.run.dir. Write hydra.run.dir=here"),
@@ -568,6 +569,27 @@ def test_what_hydra_would_answer_at_length_or_not_at_all(words: str, answer: str
         command_line.check_arguments(words.split())
     assert answer in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "answers"),
+    [
+        (
+            "algo=ppoo env=cartpol",
+            ["algo=ppoo: no such option. Try ppo,", "env=cartpol: no such option."],
+        ),
+        (
+            "--total-timesteps 4096 --seed 1 --env CartPole-v1",
+            ["--total-timesteps 4096: no such option. Write total_frames=4096", "seed=1,", "env=cartpole,"],
+        ),
+    ],
+)
+def test_several_unknown_options_are_named_at_once(words: str, answers: list[str]):
+    with pytest.raises(UserError) as error:
+        command_line.check_arguments(words.split())
+    first, *lines = str(error.value).splitlines()
+    assert first == f"{len(answers)} mistakes:"
+    assert all(answer in line for answer, line in zip(answers, lines, strict=True))
 
 
 @pytest.mark.parametrize(

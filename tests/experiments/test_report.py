@@ -307,7 +307,7 @@ def test_numbers_have_about_three_digits(value, shown):
     [
         ([], "no folder. Name folders"),
         (["{tmp}/none"], "no such folder"),
-        (["{tmp}/empty"], "no finished run there: no run folder, at any depth"),
+        (["{tmp}/empty"], "/empty: no run folder, at any depth"),
         (
             ["{tmp}/run", "titles=x"],
             "titles=x: no such folder .* Keys: out, title, seconds, reward_threshold, published",

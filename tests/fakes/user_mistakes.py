@@ -153,7 +153,7 @@ MISTAKES: dict[str, list[str]] = {
         "loss=dqn: does not go with algo=my_ppo. Use loss=flat or loss=clip_ppo.\n"
     ],
     "--config-dir=docs/my_project env=cartpole": [
-        "docs/my_project: holds no group of options, as actor/ or env/. Name the folder that does."
+        "docs/my_project: holds no group of options, such as actor/ or env/. Name the folder that does."
     ],
     # Wrong types.
     "device=0": ["device=0", "auto, cpu, cuda or cuda:N"],
@@ -164,7 +164,7 @@ MISTAKES: dict[str, list[str]] = {
     "minibatches.sequence=None": [
         "minibatches.sequence=None: should be an integer. Write minibatches.sequence=null.\n"
     ],
-    "optim.lr=None": ["optim.lr=None: should be a valid number.\n"],
+    "optim.lr=None": ["optim.lr=None: should be a valid number. Write a number such as 0.5 or 1e-3.\n"],
     "total_frames=1e6": ["total_frames=1e6: should be an integer. Write total_frames=1_000_000.\n"],
     "seed=1.5": ["seed=1.5", "an integer"],
     "actor.num_cells=64": ["actor.num_cells=64: should be a list. Write actor.num_cells=[64].\n"],
@@ -276,10 +276,10 @@ MISTAKES: dict[str, list[str]] = {
         "hydra/launcher=nosuch: no such option. Try basic, processes, ray_processes.\n"
     ],
     # The environment.
-    "env=gym": ["env.id=???: no value. Write env.id=VALUE, which should be a name, such as CartPole-v1.\n"],
+    "env=gym": ["env.id: no value. Write env.id=NAME, such as CartPole-v1.\n"],
     "algo=mappo env=pettingzoo": [
-        "env.id=???: no value",
-        "Write env.id=VALUE, which should be a name, such as mpe2/simple_spread_v3.\n",
+        "env.id: no value",
+        "Write env.id=NAME, such as mpe2/simple_spread_v3.\n",
     ],
     "env=self_play env.id=null": ["env.id=null: should be a name, such as classic/tictactoe_v3.\n"],
     "env=self_play env.id=classic/tictactoe_v3 env.opponents.random_prob=2": [
@@ -307,7 +307,7 @@ MISTAKES: dict[str, list[str]] = {
         "env.n_agents=4: no such key",
         "scenario. For a keyword argument of the environment write +env.scenario_kwargs.n_agents=4.\n",
     ],
-    "env=custom": ["env._target_=???: no value. Write env._target_=VALUE.\n"],
+    "env=custom": ["env._target_: no value. Write env._target_=VALUE.\n"],
     "env.id=cartpole": [
         "env.id=cartpole: env=inverted_double_pendulum is InvertedDoublePendulum-v4, with its",
         "Use env=cartpole.\n",
@@ -467,8 +467,8 @@ MISTAKES: dict[str, list[str]] = {
         "Use env=simple_tag or env=pettingzoo env.id=mpe2/simple_tag_v3.\n",
     ],
     "algo=mappo env=vmas": [
-        "env.scenario=???: no value",
-        "Write env.scenario=VALUE, which should be a scenario of VMAS, such as balance.\n",
+        "env.scenario: no value",
+        "Write env.scenario=NAME, such as balance.\n",
     ],
     "algo=mappo env=custom env._target_=tests.fakes.envs.CountingTeam +env.num_envs=3": [
         "env.num_envs=3",
@@ -479,8 +479,8 @@ MISTAKES: dict[str, list[str]] = {
         "Use actor=stochastic, tanh_normal, state_independent, gaussian or categorical.\n",
     ],
     "algo=iql env=pendulum": [
-        "data.path=???: no value",
-        "be the folder of a run that kept its replay buffer, or what data=minari, h5 or npz reads.\n",
+        "data.path: no value",
+        "Write data.path=PATH, the folder of a run that kept its replay buffer, or what data=minari, h5 or npz reads.\n",
     ],
     "algo=iql env=pendulum data=null": [
         "data=null: collector needs a dataset",
@@ -670,6 +670,9 @@ MISTAKES: dict[str, list[str]] = {
         "Write [VALUE,VALUE] for a list, or add -m to run them all.\n",
     ],
     "seed=1,2": ["seed=1,2", "add -m to run them all"],
+    "algo=ppo env=cartpole seed=0,1": ["seed=0,1: more than one value", "add -m to run them all"],
+    "export=policy.onnx": ["export=policy.onnx: no such key. export is a key of scripts/evaluate.py.\n"],
+    "run=outputs/x": ["run=outputs/x: no such key. run is a key of scripts/evaluate.py; hydra.run.dir=DIR"],
     "seed=range(1,3)": ["seed=range(1,3)", "add -m"],
     "total_frames=1,000,000": [
         "total_frames=1,000,000: more than one value. Write total_frames=1_000_000.\n"
@@ -680,10 +683,10 @@ MISTAKES: dict[str, list[str]] = {
     "total_frames=${frames}": [
         "total_frames=${frames}: no such key. Write ${KEY} with a dotted key, or a value.\n"
     ],
-    "total_frames=???": ["total_frames=???: no value. Write total_frames=VALUE.\n"],
-    "--lr 3": ["--lr: no such option. Write optim.lr=3, and see --help.\n"],
+    "total_frames=???": ["total_frames: no value. Write total_frames=VALUE.\n"],
+    "--lr 3": ["--lr 3: no such option. Write optim.lr=3, and see --help.\n"],
     "--total-timesteps 1000": [
-        "--total-timesteps: no such option. Write total_frames=1000, and see --help.\n"
+        "--total-timesteps 1000: no such option. Write total_frames=1000, and see --help.\n"
     ],
     "--algo=dqn": ["--algo=dqn: no such option. Write algo=dqn, and see --help.\n"],
     "hydra.run.dir=/proc/nope": ["/proc/nope cannot be written", "hydra.run.dir=DIR"],

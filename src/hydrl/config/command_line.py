@@ -291,7 +291,7 @@ def read_arguments(kind: type[T], words: list[str], example: str) -> T:
         if "trust" in kind.__annotations__ and user_dirs.named_folders([word]):
             raise UserError(f"{word}: the run remembers its folders. Write trust=true, which takes them.")
         if not equals:
-            raise UserError(f"{word}: no value. Write KEY=VALUE, as {example}.")
+            raise UserError(f"{word}: no value. Write KEY=VALUE, such as {example}.")
         if key not in kind.__annotations__:
             mistakes[key] = no_such_key(key, value, dict.fromkeys(kind.__annotations__))
             continue
@@ -306,5 +306,5 @@ def read_arguments(kind: type[T], words: list[str], example: str) -> T:
     if mistakes:
         raise ConfigError(mistakes)
     if missing := sorted(OmegaConf.missing_keys(arguments)):
-        raise UserError(f"{missing[0]}=???: no value. Write {missing[0]}=VALUE, as {example}.")
+        raise UserError(f"{missing[0]}: no value. Write {missing[0]}=VALUE, such as {example}.")
     return cast(T, OmegaConf.to_object(arguments))

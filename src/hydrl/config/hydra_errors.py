@@ -18,6 +18,7 @@ from hydrl.config.ranges import take_limits
 from hydrl.config.suggestions import (
     REQUIRED_GROUPS,
     advise_key,
+    env_words,
     explain_missing,
     explain_unresolved,
     join_or,
@@ -26,7 +27,7 @@ from hydrl.config.suggestions import (
     read_advice,
     translate_alias,
 )
-from hydrl.config.tree import option_names, paths
+from hydrl.config.tree import find, option_names, paths, read_option
 from hydrl.errors import ConfigError, UserError
 
 # Hydra's options, and the words that each may be followed by.
@@ -117,7 +118,9 @@ def explain_error(error: Exception, text: str, arguments: Sequence[str]) -> str:
         if re.search(r"=[1-9]\d{0,2}(,\d{3})+$", match[1]):  # thousands and decimals with a comma
             advice = match[1].replace(",", "_")
         elif re.search(r"=0,\d+$", match[1]):
-            advice = match[1].replace(",", ".")
+            default = find(compose_options(arguments), match[1].partition("=")[0])
+            if isinstance(default, float) or re.search(r"=0,0\d+$", match[1]):
+                advice = match[1].replace(",", ".")
         return f"{match[1]}: more than one value. Write {advice}."
     if "Cannot merge" in str(error.__cause__) and (
         match := re.match(r"Error merging override ([^\s=]+)(=\S*)", text)
@@ -159,6 +162,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
         UserError: for an option Hydra does not have, an empty folder, and tuned presets that are not there.
     """
     check_options(arguments)
+    check_choices(arguments)
     for word in arguments:
         key, _, value = word.partition("=")
         group = CONFIGS / key if key else CONFIGS / "-"
@@ -192,18 +196,43 @@ def check_arguments(arguments: Sequence[str]) -> None:
                 raise UserError(no_such_choice(key, value, presets))
 
 
+def check_choices(arguments: Sequence[str]) -> None:
+    """Several unknown options of groups, of which Hydra reports the first.
+
+    Raises:
+        ConfigError: if there are more than one.
+    """
+    if any("pkg://" in word for word in arguments):
+        return
+    folders, lines = (CONFIGS, *user_dirs.named_folders(arguments)), dict[str, str]()
+    for word in arguments:
+        group, _, option = word.partition("=")
+        if not re.fullmatch(r"[a-z_]+=[A-Za-z][\w/-]*", word) or not (CONFIGS / group).is_dir():
+            continue
+        offered = [name for folder in folders for name in option_names(folder / group)]
+        if option not in (*offered, "null", "true", "false") and group not in ("tuned", "search"):
+            lines[group] = no_such_choice(group, option, offered)
+    if len(lines) > 1:
+        raise ConfigError(lines)
+
+
 def check_options(arguments: Sequence[str]) -> None:
     """What is typed as an option of Hydra's is one, with what belongs to it.
 
     Raises:
         UserError: if it is not.
     """
+    wrong_options = {
+        word: no_such_option(word, following)
+        for word, following in pairwise([*arguments, ""])
+        if word[:1] == "-" and word.partition("=")[0] not in OPTIONS
+    }
+    if wrong_options:
+        raise ConfigError(wrong_options)
     for word, following in pairwise([*arguments, ""]):
         key, equals, value = word.partition("=")
         if key[:1] != "-":
             continue
-        if key not in OPTIONS:
-            raise UserError(no_such_option(word, following))
         argument = value if equals else following
         if able := OPTIONS[key]:
             words = [option for option in able.split("|") if option]
@@ -211,7 +240,7 @@ def check_options(arguments: Sequence[str]) -> None:
                 raise UserError(f"{key} {argument}: no such word. Write {join_or(words)}.")
         elif key in ("--config-dir", "-cd") and not (argument and Path(argument).is_dir()):
             wrong = f"{key}={argument}: no such folder" if argument else f"{key}: no folder is named"
-            raise UserError(f"{wrong}. Write --config-dir=DIR, of one that holds actor/, env/ or the like.")
+            raise UserError(f"{wrong}. Write --config-dir=DIR, which holds groups such as actor/ or env/.")
         elif key in ("--config-name", "-cn", "--config-path", "-cp"):
             raise UserError(f"{word}: there is one root. Leave it out; --config-dir=DIR adds your own files.")
         elif equals and key in ("--help", "-h", "--multirun", "-m"):
@@ -222,10 +251,13 @@ def no_such_option(word: str, following: str) -> str:
     """The message for an option as other libraries have it, ``--total-timesteps 1000``."""
     key, equals, value = word.partition("=")
     name = key.strip("-").replace("-", "_")
-    if not equals:
-        value = following if re.match(r"[^-=][^=]*$", following) else "VALUE"
-    known = name if (CONFIGS / name).is_dir() else ""
-    meant = [f"{known}={value}"] if known else [typed for _, typed in translate_alias(name, value)]
+    if not equals and re.match(r"[^-=][^=]*$", following):
+        word, value = f"{word} {following}", following
+    value = value or "VALUE"
+    is_known = (CONFIGS / name).is_dir() or name in read_option("/train")
+    meant = [f"{name}={value}"] if is_known else [typed for _, typed in translate_alias(name, value)]
+    if f"env={value}" in meant and re.search(r"-v\d+$", value):
+        meant = env_words(value)
     return f"{word}: no such option. Write {meant[0] if meant else 'KEY=VALUE'}, and see --help."
 
 

@@ -113,6 +113,8 @@ def wrong_value(key: str, complaints: Mapping[str, str], values: Any, *, nullabl
         return f"{line}. Write {key}=null."
     if "list_type" in complaints and not isinstance(value, Mapping) and value is not None:
         return f"{line}{advise_list(key, value)}"
+    if isinstance(value, str) and complaints.keys() <= {"float_type", "float_parsing"}:
+        return f"{line}. Write a number such as 0.5 or 1e-3."
     return f"{line}."
 
 
@@ -162,8 +164,11 @@ def explain_unresolved(error: OmegaConfBaseException) -> str:
     _, marker, key = text.partition("Missing mandatory value: ")
     if marker:
         key = key if "." in key else error.full_key or key
-        advice = f", which should {expected}" if (expected := expected_of(key)) else ""
-        return f"{key}=???: no value. Write {key}=VALUE{advice}."
+        expected = expected_of(key).removeprefix("be ")
+        _, has_example, example = expected.partition(", such as ")
+        noun = "NAME" if has_example else "PATH" if key.endswith("path") else "VALUE"
+        advice = f", such as {example}" if has_example else f", {expected}" if expected else ""
+        return f"{key}: no value. Write {key}={noun}{advice}."
     group = re.search(r"Interpolation key '(\w+)' not found", text)
     if group and group[1] == "task":
         return explain_missing("task")
@@ -352,8 +357,7 @@ def option_advice(group: str, option: str, offered: Sequence[str], values: Mappi
     if folder := next((name for name in ("conf", ".") if Path(name, group, f"{option}.yaml").is_file()), ""):
         return f"Add --config-dir={folder}, which has it"
     if group == "env" and (id := gymnasium_id(option)):
-        family = FAMILIES.get(id.partition("/")[0], "gym")
-        return f"Use {join_or([*options_with_key('env.id', id), f'env={family} env.id={id}'])}"
+        return f"Use {join_or(env_words(id))}"
     if group in ("actor", "critic") and (kind := re.search("cnn|conv|resnet|mlp", option.lower())):
         return f"{aliases()['advice'][kind[0]]}. The options are {', '.join(offered)}"
     fitting = compatible_options(values, group)
@@ -364,6 +368,12 @@ def option_advice(group: str, option: str, offered: Sequence[str], values: Mappi
         return f"Write {group}=null, or try {', '.join(offered)}"
     near = difflib.get_close_matches(option.lower(), offered, n=3, cutoff=0.5)
     return f"Try {', '.join([*near, *(name for name in offered if name not in near)])}"
+
+
+def env_words(id: str) -> list[str]:
+    """What to type for an id of an environment: the options that have it, and the one that takes any."""
+    family = FAMILIES.get(id.partition("/")[0], "gym")
+    return [*options_with_key("env.id", id), f"env={family} env.id={id}"]
 
 
 def gymnasium_id(name: str) -> str | None:

@@ -63,10 +63,10 @@ def add_folders(own: Iterable[Path]) -> None:
     groups = ["hydra", *(entry.name for entry in CONFIGS.iterdir() if entry.is_dir())]
     for folder in own:
         if not folder.is_dir():
-            raise UserError(f"{folder}: no such folder. Name one that holds actor/, env/ or the like.")
+            raise UserError(f"{folder}: no such folder. Name one that holds groups such as actor/ or env/.")
         if not any((folder / group).is_dir() for group in groups):
             raise UserError(
-                f"{folder}: holds no group of options, as actor/ or env/. Name the folder that does."
+                f"{folder}: holds no group of options, such as actor/ or env/. Name the folder that does."
             )
         files = sorted(folder.rglob("*.yaml"))
         for file in files:

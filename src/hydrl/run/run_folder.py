@@ -84,6 +84,8 @@ def require_run(run: Path) -> None:
     Raises:
         UserError: naming it.
     """
+    if not run.exists():
+        raise UserError(f"run={run}: no such folder. Write the folder of a run, such as outputs/….")
     if not (run / CONFIG).is_file():
         raise UserError(f"run={run}: not a run (no {CONFIG}){newest_run_hint(run)}")
 
