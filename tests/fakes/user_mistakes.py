@@ -480,7 +480,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=iql env=pendulum": [
         "data.path: no value",
-        "Write data.path=PATH, the folder of a run that kept its replay buffer, or what data=minari, h5 or npz reads.\n",
+        "the folder of a run that kept its replay buffer, or what data=minari, h5 or npz reads.\n",
     ],
     "algo=iql env=pendulum data=null": [
         "data=null: collector needs a dataset",
