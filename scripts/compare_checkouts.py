@@ -83,7 +83,7 @@ def import_first(*names):
             pass
     sys.exit(f"this checkout has none of {names}; add its name to scripts/compare_checkouts.py")
 
-composed = import_first("hydrl.config.tuned:composed")
+composed = import_first("hydrl.config.tuned:compose_run", "hydrl.config.tuned:composed")
 load = import_first("hydrl.config.settings:load")
 UserError = import_first("hydrl.errors:UserError")
 

@@ -35,7 +35,7 @@ def test_the_notebook_is_kept_as_it_ran_with_its_film():
     outputs = shown(cells)
     assert FILM in outputs
     assert outputs.count("'image/png'") == 2
-    assert "first solved" in outputs
+    assert "first at threshold" in outputs
     assert not re.search(r"warning|/(home|root|tmp|work|Users)/", outputs)
     assert NOTEBOOK.stat().st_size < 1_500_000
 

@@ -780,10 +780,10 @@ def sb3_score(id: str, frames: int, seed: int, *options: str) -> dict[str, Any]:
 
 # By run: Gymnasium's id, and frames.
 SAME_DEFAULTS = {
-    "ppo-cartpole": ("CartPole-v1", 51_200),
-    "ppo-inverted_double_pendulum": ("InvertedDoublePendulum-v4", 51_200),
-    "dqn-cartpole": ("CartPole-v1", 50_000),
-    "sac-pendulum": ("Pendulum-v1", 5_000),
+    "ppo-cartpole": ("CartPole-v1", 20_480),
+    "ppo-inverted_double_pendulum": ("InvertedDoublePendulum-v4", 10_240),
+    "dqn-cartpole": ("CartPole-v1", 30_000),
+    "sac-pendulum": ("Pendulum-v1", 4_000),
 }
 
 

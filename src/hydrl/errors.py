@@ -57,12 +57,14 @@ class SaveError(RunError):
         needed: bytes it takes.
         free: bytes there were.
         reason: why, if there was enough space.
+        is_first: whether nothing was saved before it that the message could speak of.
     """
 
-    def __init__(self, path: Path, needed: int, free: int, reason: str) -> None:
+    def __init__(self, path: Path, needed: int, free: int, reason: str, *, is_first: bool = False) -> None:
         room = f"it needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB were free"
         why = room if needed > free > 0 else reason
-        super().__init__(f"{path} cannot be written: {why}; what was saved before is whole")
+        earlier = "" if is_first else "; what was saved before is whole"
+        super().__init__(f"{path} cannot be written: {why}{earlier}")
 
 
 class DivergedError(RunError):

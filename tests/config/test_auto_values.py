@@ -11,20 +11,32 @@ from tests.conftest import settings
 @pytest.mark.parametrize(
     ("overrides", "chosen", "why"),
     [
-        ("algo=ppo env=half_cheetah", True, "it pays in 156,480 updates"),
-        ("algo=ppo env=inverted_double_pendulum", False, "7,680 updates are too few to pay for it"),
-        ("algo=dqn env=cartpole", False, "12,352 updates are too few to pay for it"),
-        ("algo=dqn env=cartpole total_frames=100_000", True, "it pays in 24,832 updates"),
-        ("algo=dqn env=cartpole loss.compile_min_updates=12_352", True, "it pays in 12,352 updates"),
-        ("algo=sac env=pendulum", False, "11,072 updates are too few to pay for it"),
-        ("algo=sac env=half_cheetah", True, "it pays in 995,008 updates, and may take a minute"),
-        ("algo=crossq env=half_cheetah", False, "CrossQLoss is not known to gain"),
-        ("loss=kl_penalty", False, "KLPENPPOLoss is not known to gain"),
-        ("algo=recurrent_ppo env=half_cheetah", False, "an RNN cannot be compiled"),
+        ("algo=ppo env=half_cheetah", True, "this run makes 156,480 updates; torch.compile saves time from"),
+        (
+            "algo=ppo env=inverted_double_pendulum",
+            False,
+            "this run makes 7,680 updates; torch.compile saves time from",
+        ),
+        ("algo=dqn env=cartpole", False, "this run makes 12,352 updates; torch.compile saves time from"),
+        (
+            "algo=dqn env=cartpole total_frames=100_000",
+            True,
+            "this run makes 24,832 updates; torch.compile saves time from",
+        ),
+        (
+            "algo=dqn env=cartpole loss.compile_min_updates=12_352",
+            True,
+            "this run makes 12,352 updates; torch.compile saves time from",
+        ),
+        ("algo=sac env=pendulum", False, "this run makes 11,072 updates; torch.compile saves time from"),
+        ("algo=sac env=half_cheetah", True, "this run makes 995,008 updates; torch.compile saves time from"),
+        ("algo=crossq env=half_cheetah", False, "torch.compile is not known to make CrossQLoss faster"),
+        ("loss=kl_penalty", False, "torch.compile is not known to make KLPENPPOLoss faster"),
+        ("algo=recurrent_ppo env=half_cheetah", False, "torch.compile does not work with an RNN"),
         (
             "algo=iql env=half_cheetah data.path=none",
             False,
-            "IQLLoss is not known to gain",
+            "torch.compile is not known to make IQLLoss faster",
         ),
     ],
 )
@@ -70,7 +82,7 @@ def test_without_a_compiler_a_long_run_is_not_compiled(monkeypatch):
     found = settings("env=half_cheetah")
     assert found.compile is False
     assert found.chosen == [
-        "compile=auto is false: it needs the C++ compiler no-such-compiler, which is not there"
+        "compile=auto is false: torch.compile needs the C++ compiler no-such-compiler, which is not installed"
     ]
 
 
@@ -81,7 +93,7 @@ def test_a_resumed_run_keeps_what_it_began_with_whatever_its_length():
     assert longer.compile is True
     check_same(longer.shown, began.shown, longer.keep)
     assert longer.compile is longer.shown["compile"] is False
-    assert "compile=auto is false: as the run began" in longer.chosen
+    assert "compile=auto is false: the run was started with it" in longer.chosen
 
 
 WIDE = "critic.num_cells=[512,512]"

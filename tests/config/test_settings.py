@@ -131,11 +131,11 @@ def test_every_file_composes_passes_the_checks_and_arrives(file: str, tmp_path: 
 
 
 def test_what_a_frame_is_is_said_where_the_simulator_makes_several():
-    said = "a frame is a step of the agent: env.wrappers.preprocessing.frame_skip=4 makes 80,000 frames of "
+    said = "total_frames=20,000 agent steps are 80,000 simulator frames"
     skipping = settings("algo=ppo", "env=atari", "env.id=ALE/Pong-v5", "total_frames=20_000").chosen
     assert [each for each in skipping if said in each] == skipping[-1:]
     twice = settings("algo=sac", "env=dm_control", "env.id=walker-walk", "total_frames=20_000").chosen
-    assert "a step of the agent: env.repeat=2 makes 40,000 frames of the simulator's" in twice[-1]
+    assert "with env.repeat=2, total_frames=20,000 agent steps are 40,000 simulator frames" in twice[-1]
     once = settings("algo=sac", "env=dm_control", "env.id=walker-walk", "env.repeat=1").chosen
     assert "a frame is" not in str(once)
     assert "a frame is" not in str(settings("algo=ppo", "env=cartpole").chosen)

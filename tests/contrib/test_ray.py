@@ -225,7 +225,7 @@ def test_statistics_go_to_another_device_with_their_environment():
     make = partial(dict, num_envs=2, device="cuda", normalizer={"0": {"loc": torch.ones(2)}})
     made = clusters.for_device(make, "meta")()
     assert made["device"] == "meta"
-    assert made["normaliser"]["0"]["loc"].device.type == "meta"
+    assert made["normalizer"]["0"]["loc"].device.type == "meta"
     assert make.keywords["device"] == "cuda"
 
 

@@ -233,7 +233,7 @@ def test_pictures_of_another_size_are_refused(replay_runs, run):
         (["minibatches.share=0.01"], "share=0.01: it leaves one source out of minibatches.size=32"),
         (
             ["minibatches.n_steps=3"],
-            "n_steps=3: does not go with minibatches=mixed, which mixes rows of",
+            "n_steps=3: does not go with minibatches=mixed, which mixes single steps",
         ),
         (["minibatches.share=1.0"], "minibatches.share=1.0: should be less than 1"),
         (

@@ -435,7 +435,7 @@ def test_a_run_stopped_before_an_evaluation_gives_its_last_policy_and_says_so(
     stopped = shutil.copytree(trained("td3"), tmp_path / "run")
     (stopped / "summary.json").unlink()
     assert hydrl.load(stopped).frames == 256
-    assert f"warning: run={stopped} was not evaluated" in capsys.readouterr().out
+    assert f"warning: run={stopped}: never evaluated" in capsys.readouterr().out
 
 
 def test_a_folder_without_a_run_and_a_wrong_checkpoint_are_named(trained, tmp_path):

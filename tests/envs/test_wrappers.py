@@ -142,7 +142,7 @@ def test_predict_takes_what_the_wrapped_task_gives(unbroken):
         assert action == acted
         observation, *_ = env.step(action)
         now["observation"] = torch.as_tensor(observation).flatten().float()
-    with pytest.raises(UserError, match=r"should be float32 of shape \[3, 1\]"):
+    with pytest.raises(UserError, match=r"Pass float32 of shape \[3, 1\]"):
         policy.predict(np.zeros(1, np.float32))
 
 

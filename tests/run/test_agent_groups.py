@@ -60,7 +60,7 @@ def test_predict_plays_pettingzoo_s_own_loop_as_an_evaluation_does(folder):
     assert sum(total) == pytest.approx(played.mean, rel=1e-4)
     for wrong in ([1.0], {}, {"nobody": np.zeros(3)}):
         with pytest.raises(
-            UserError, match=r"a dictionary by agent, .* among adversary_0, .* agent_0; got a"
+            UserError, match=r"got a .*Pass a dictionary by agent, .* among adversary_0, .* agent_0"
         ):
             policy.predict(wrong)
 

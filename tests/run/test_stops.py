@@ -15,6 +15,7 @@ from hydrl.experience.checked_collector import CheckedCollector
 from hydrl.experience.worker_collectors import WorkerWatchdog
 from hydrl.run.checkpoint import archive, checkpointer
 from hydrl.run.logging.run_logger import RunLogger
+from hydrl.training.evaluator import PolicyEvaluator, SeedStream
 from hydrl.training.metrics import Metrics
 from hydrl.training.update import Update
 from tests.conftest import SMALL, digest, logged, saved, settings
@@ -212,6 +213,27 @@ def test_a_stop_while_a_checkpoint_is_loaded_leaves_it(run, monkeypatch):
     assert archive.verify(archive.find(folder, "last"), with_rows=True)["frames"] == 128
     run(*words, "resume=auto", folder="halves")
     assert logged(folder) == logged(whole)
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_a_stop_in_the_final_evaluation_says_that_it_is_played_again(run, monkeypatch, capsys, in_batch):
+    words = RUNS["PPO, running statistics"]
+    play = PolicyEvaluator.play
+
+    def broken(evaluator, frames, episodes, seed_stream):
+        if seed_stream == SeedStream.FINAL:
+            raise Interrupted(signal.SIGINT, in_batch=in_batch)
+        return play(evaluator, frames, episodes, seed_stream)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PolicyEvaluator, "play", broken)
+        with pytest.raises(Interrupted):
+            run(*words, folder="stopped")
+    said = capsys.readouterr().out
+    assert "interrupted before the final evaluation ended; a resumed run evaluates again" in said
+    assert "in a batch" not in said
+    folder = run(*words, "resume=auto", folder="stopped")
+    assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
 
 
 def test_workers_collect_a_batch_again_that_is_broken_off(run, monkeypatch, capsys):

@@ -70,7 +70,7 @@ def test_what_fresh_episodes_refuse_is_not_the_best_and_what_they_confirm_may_be
         ended = progress.confirmed(again, said.append)
         seen.append((ended, progress.score, progress.best, progress.best_at))
     assert seen == [(False, 90.0, 90.0, 10), (False, 80.0, 90.0, 10), (True, 105.0, 105.0, 30)]
-    assert said == ["not solved: 2 fresh episodes return 90.0, not 100"]
+    assert said == ["not solved: 2 fresh episodes returned 90.0; the threshold is 100"]
     assert progress.solved_at_frames == 10
 
 

@@ -29,14 +29,17 @@ def choose_compile(loss: str, updates: int, least: int | None, *, recurrent: boo
         recurrent: whether the policy is recurrent.
     """
     if recurrent:
-        return False, "an RNN cannot be compiled"
+        return False, "torch.compile does not work with an RNN"
     if least is None:
-        return False, f"{loss} is not known to gain by it (loss.compile_min_updates)"
+        return False, f"torch.compile is not known to make {loss} faster (loss.compile_min_updates=null)"
     if updates < least:
-        return False, f"{updates:,} updates are too few to pay for it"
+        return False, f"this run makes {updates:,} updates; torch.compile saves time from {least:,}"
     if shutil.which(compiler()) is None:
-        return False, f"it needs the C++ compiler {compiler()}, which is not there"
-    return True, f"it pays in {updates:,} updates, and may take a minute once they begin"
+        return False, f"torch.compile needs the C++ compiler {compiler()}, which is not installed"
+    return True, (
+        f"this run makes {updates:,} updates; torch.compile saves time from {least:,}, and compiling may "
+        "take a minute at the first update"
+    )
 
 
 def count_cores() -> int:

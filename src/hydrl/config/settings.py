@@ -76,7 +76,7 @@ class Settings(Parts):
         Images are scaled as they were, unless ``encoder.scale`` is set now.
         """
         for key in self._chosen:
-            self._put(key, then.get(key), "as the run began")
+            self._put(key, then.get(key), "the run was started with it")
         if any(key_of(word).endswith("encoder.scale") for word in typed_words()):
             return
         encoders = [
@@ -240,8 +240,8 @@ def frame_skip_notes(settings: Settings) -> Iterator[str]:
         held["env.repeat"] = env["repeat"]
     for key, times in held.items():
         yield (
-            f"a frame is a step of the agent: {key}={times} makes {settings.total_frames * times:,} frames "
-            f"of the simulator's of total_frames={settings.total_frames:,}"
+            f"a frame is a step of the agent: with {key}={times}, total_frames={settings.total_frames:,} "
+            f"agent steps are {settings.total_frames * times:,} simulator frames"
         )
 
 

@@ -27,6 +27,7 @@ def atomically(path: Path, needed: int = 0) -> Iterator[Path]:
         RunError: where the folder above is gone.
     """
     partial, free = path.with_name(f".{path.name}"), 0
+    is_first = not has_earlier(path)
     try:
         path.parent.mkdir(exist_ok=True)
         free = shutil.disk_usage(path.parent).free
@@ -37,14 +38,21 @@ def atomically(path: Path, needed: int = 0) -> Iterator[Path]:
     except OSError as error:
         if lost := [folder for folder in path.parents if not folder.exists()]:
             raise RunError(f"{path} cannot be written: {lost[-1]} is gone, deleted or moved") from error
-        raise SaveError(path, needed, free, error.strerror or str(error)) from error
+        raise SaveError(path, needed, free, error.strerror or str(error), is_first=is_first) from error
     except RuntimeError as error:
         if not any(name in str(error) for name in PYTORCH_WRITES):
             raise
-        raise SaveError(path, needed, free, "PyTorch could not write it, as on a full disk") from error
+        reason = "PyTorch could not write it, as on a full disk"
+        raise SaveError(path, needed, free, reason, is_first=is_first) from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def has_earlier(path: Path) -> bool:
+    """Whether there is an earlier version of a file, or an earlier checkpoint of its run."""
+    folders = path.parent, path.parent / "checkpoints"
+    return path.exists() or any(file for folder in folders for file in folder.glob("checkpoint-*.torchrl"))
 
 
 def to_disk(path: Path) -> None:

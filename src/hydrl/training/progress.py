@@ -136,7 +136,8 @@ class Progress:
         solved = self.reaches_threshold(fresh)
         if not solved and self.batches_left:
             episodes = len(fresh.returns)
-            say(f"not solved: {episodes} fresh episodes return {fresh.mean:,.1f}, not {self.solved_at:,g}")
+            mean, threshold = f"{fresh.mean:,.1f}", f"{self.solved_at:,g}"
+            say(f"not solved: {episodes} fresh episodes returned {mean}; the threshold is {threshold}")
         return solved
 
     def reaches_threshold(self, evaluation: Evaluation) -> bool:

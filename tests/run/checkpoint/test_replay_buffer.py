@@ -146,6 +146,11 @@ def test_damage_is_found_and_the_checkpoint_before_taken(tmp_path, capsys):
                 continue
             found, _ = next(checkpoint.readable(there, with_rows=True))
             assert found == older
+    capsys.readouterr()
+    file.write_bytes(whole[:9])
+    assert not [*checkpoint.readable([newer, newer], with_rows=True)]  # of two that share the file
+    warning = f"warning: {file} is damaged; skipping the checkpoints that need it\n"
+    assert capsys.readouterr().out == warning
     file.unlink()
     found, _ = next(checkpoint.readable(there, with_rows=True))
     assert found == older

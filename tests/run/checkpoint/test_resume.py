@@ -47,7 +47,7 @@ def test_the_command_line_goes_on_with_the_run_s_own_configuration(half, tmp_pat
 
     done = typed(f"resume={folder}")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "is finished after 192 frames; to continue, give a larger total_frames" in done.stdout
+    assert "is finished after 192 frames; to continue, set a larger total_frames" in done.stdout
     done = typed(f"resume={folder}/checkpoints/checkpoint-000000000128.torchrl", "total_frames=256")
     assert done.returncode == 0, done.stderr
     assert json.loads((folder / "summary.json").read_text())["resumed_at_frames"] == [128]
@@ -154,7 +154,7 @@ def test_a_finished_run_that_lost_its_last_checkpoint_trains_on_to_its_end(finis
     assert again["eval/return_mean"] == whole["eval/return_mean"]
     chosen = settings(*CARTPOLE, "resume=auto", run_dir=finished)
     assert resume.is_finished(chosen.shown, resume_point(chosen))
-    assert "is finished after 256 frames; to continue, give a larger total_frames" in capsys.readouterr().out
+    assert "is finished after 256 frames; to continue, set a larger total_frames" in capsys.readouterr().out
 
 
 def test_a_solved_run_says_what_it_takes_to_go_on(run, capsys):

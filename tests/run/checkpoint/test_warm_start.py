@@ -235,7 +235,7 @@ def test_a_run_begun_so_is_resumed_exactly_without_the_other(ppo, tmp_path):
         (["init_from=RUN", "transforms=plain", "init_from.parts=[normaliser]"], "this run has no normaliser"),
         (
             ["init_from=RUN", "actor.num_cells=[3]", "init_from.parts=[actor]", "env=acrobot"],
-            "no layer fits",
+            "no layer of it fits this run. It trained ppo on cartpole: actor.",
         ),
         (["resume=RUN", "init_from=RUN"], "starts a new run, and resume="),
     ],

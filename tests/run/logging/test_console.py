@@ -43,7 +43,7 @@ def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
     for part in (
         "ppo on cartpole, seed 7 (interrupted)",
         "498.2 ± 1.5 over 20 episodes",
-        "first solved",
+        "first at threshold",
         "10,240 frames, 8.1 s",
         "12,345 frames, 678 updates",
         "9.9 s: 5.0 starting, 2.3 compiling, 3.2 learning, 1.6 evaluating",

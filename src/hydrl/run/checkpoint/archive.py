@@ -143,12 +143,16 @@ def crc(file: Path) -> int:
 
 
 def readable(files: Sequence[Path], *, with_rows: bool = False) -> Iterator[tuple[Path, Metadata]]:
-    """The checkpoints that are whole, with their metadata; prints a line for each of the others."""
+    """The checkpoints that are whole, with their metadata; prints what is wrong with the others, once."""
+    printed = set()
     for archive in files:
         try:
             yield archive, verify(archive, with_rows=with_rows)
         except UserError as error:
-            print_lines(f"warning: {error}; skipping it")
+            if (reason := str(error)) not in printed:  # checkpoints share files of rows
+                skipped = "it" if str(archive) in reason else "the checkpoints that need it"
+                print_lines(f"warning: {reason}; skipping {skipped}")
+            printed.add(reason)
 
 
 def find(run: Path, which: str, *, or_last: bool = False) -> Path:

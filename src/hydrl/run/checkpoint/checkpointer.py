@@ -94,8 +94,15 @@ class Checkpointer:
             raise DivergedError(error.terms, error.frames or self.progress.frames, self.saved_at) from None
         except (Interrupted, WorkerError) as error:
             self.save_last_snapshot() if error.in_batch else self.save()
+            if isinstance(error, Interrupted) and self.is_trained:
+                self.say("interrupted before the final evaluation ended; a resumed run evaluates again")
             finish(status=error.status)
             raise
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the newest checkpoint has all frames, so that only the final evaluation is left."""
+        return not self.progress.batches_left and self.saved_at == self.progress.frames
 
     def save_last_snapshot(self) -> None:
         """Saves the last snapshot and counts from it, as if the batch that was broken off had not begun.
@@ -106,11 +113,12 @@ class Checkpointer:
             return
         frames, counters = self.snapshot.metadata["frames"], self.snapshot.states["books"]
         self.write(self.snapshot)
-        again = "" if self.collector.steps_env or not self.collector.restart_reason else "collects and "
-        self.say(
-            f"interrupted in a batch: the checkpoint is of {frames:,} frames; a resumed run {again}learns "
-            "from the batch again"
-        )
+        if not self.is_trained:
+            again = "" if self.collector.steps_env or not self.collector.restart_reason else "collects and "
+            self.say(
+                f"interrupted in a batch: the checkpoint is of {frames:,} frames; a resumed run {again}"
+                "learns from the batch again"
+            )
         resumed_at = [*self.progress.resumed_at]
         for name, counter in self.counters.items():
             if name != "clock":  # time goes on

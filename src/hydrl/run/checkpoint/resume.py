@@ -320,5 +320,5 @@ def is_finished(settings: SavedSettings, point: ResumePoint | None) -> bool:
     needed = needed_to_continue(settings, point) if point and not point.is_fork else ""
     if point and needed:
         run = settings["run_dir"]
-        print_lines(f"{run} is finished after {point.frames:,} frames; to continue, give {needed}")
+        print_lines(f"{run} is finished after {point.frames:,} frames; to continue, set {needed}")
     return bool(needed)

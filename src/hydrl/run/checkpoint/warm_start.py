@@ -51,6 +51,7 @@ class WarmStart:
         checkpoint: which they are taken from.
         classes: its digests of the user's own classes, see :mod:`hydrl.run.checkpoint.user_classes`.
         scale: the other run's ``encoder.scale``, where it is not this one's.
+        trained: the other run's algorithm and environment.
     """
 
     path: str
@@ -68,6 +69,7 @@ class WarmStart:
     checkpoint: Path = Path()
     classes: Any = None
     scale: str = ""
+    trained: str = "another run"
 
     run_ids: ClassVar[dict[str, str]] = {}  # the new run has its own
     forked_from: ClassVar[Path | None] = None
@@ -121,6 +123,7 @@ def find_warm_start(settings: Mapping[str, Any]) -> WarmStart | None:
         checkpoint=archive,
         classes=metadata.get("classes"),
         scale=scale if is_other else "",
+        trained=" on ".join(str(find(metadata, f"settings.{key}")) for key in ("algo", "task")),
     )
 
 
@@ -221,7 +224,10 @@ def apply(source: WarmStart | None, env: TransformedEnv, learner: Learner) -> No
     if "normaliser" in parts:
         copy_normalizer(source, env, normaliser)
     if not (source.weights or source.copied_counts.get("normaliser")):
-        raise UserError(f"init_from={source.path}: no layer fits: {shorten(source.skipped)}")
+        raise UserError(
+            f"init_from={source.path}: no layer of it fits this run. It trained {source.trained}: "
+            f"{shorten(source.skipped)}"
+        )
     add_lines(source, parts)
     spec = env.observation_spec
     images = [key for key in spec.keys(True, True) if is_image(spec, key) and spec[key].dtype != torch.uint8]
@@ -294,8 +300,10 @@ def copy_normalizer(source: WarmStart, env: TransformedEnv, own: Mapping[str, An
 
 def compare_shapes(old: Tensor | None, new: Tensor | None) -> str:
     """The shapes of an entry in the other run and in this one."""
-    other, own = ("none" if value is None else str(list(value.shape)) for value in (old, new))
-    return f"{other} there, {own} here"
+    other, own = (None if value is None else str(list(value.shape)) for value in (old, new))
+    if other is None:
+        return f"{own} here, missing there"
+    return f"{other} there, {own or 'missing'} here"
 
 
 def shorten(skipped: Mapping[str, str]) -> str:

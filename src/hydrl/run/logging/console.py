@@ -32,7 +32,7 @@ ROWS = {
     "evaluation": "{mean:z,.1f} ± {std:,.1f} over {episodes} episodes",
     "cut short": "{cut:,} of these episodes, still running at eval.max_steps",
     "best evaluation": "{best:z,.1f}",
-    "first solved": "{solved_at_frames:,} frames, {solved_at_seconds:.1f} s",
+    "first at threshold": "{solved_at_frames:,} frames, {solved_at_seconds:.1f} s",
     "trained": "{frames:,} frames, {updates:,} updates",
     "time": "{wall_seconds:.1f} s: {start_seconds:.1f} starting, {compile_seconds:.1f} compiling, "
     "{learning_seconds:.1f} learning, {evaluation_seconds:.1f} evaluating, {video_seconds:.1f} video",
