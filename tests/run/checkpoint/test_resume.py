@@ -165,7 +165,7 @@ def test_a_solved_run_says_what_it_takes_to_go_on(run, capsys):
     )
     assert resume.is_finished(longer.shown, resume_point(longer))
     told = capsys.readouterr().out
-    assert "to continue, give eval.stop_when_solved=false, as it was solved" in told
+    assert "to continue, set eval.stop_when_solved=false, as it was solved" in told
     on = settings(*overrides, "eval.stop_when_solved=false", "resume=auto", run_dir=folder)
     assert not resume.is_finished(on.shown, resume_point(on))
     assert "resuming with eval.stop_when_solved=false (was true)" in capsys.readouterr().out
