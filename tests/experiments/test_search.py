@@ -162,7 +162,7 @@ def test_a_search_draws_keys_of_the_parts_that_tuned_numbers_choose():
         ("optim.lr=interval(1", r"optim.lr=interval\(1: this cannot be read"),
         ("search=base", "search: no ranges. Add one"),
         ("out=", "out=: no folder. Write out=DIR"),
-        ("--config-dir=nosuch", "nosuch: no such folder. Name one that holds actor/"),
+        ("--config-dir=nosuch", "nosuch: no such folder. Name one that holds groups such as actor/"),
         ("search=ppo", r"search.space.loss.module.clip_epsilon: Interpolation key .* not found"),
         (
             "algo=a2c",

@@ -138,7 +138,7 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     assert f"| 2 of 2 | CartPole-v1 | {mean} | {ours} | 1,256 | Ourselves: 9.5 ± 0.5 @ 10k |" in text
     assert "| `algo=dqn env=pendulum` | 0 of 2 | - | - | - | - |  |" in text
     assert (
-        "- `algo=dqn env=pendulum`: not at all; the numbers are those of `algo=dqn` for every task." in text
+        "- `algo=dqn env=pendulum`: not at all; the hyperparameters are the defaults of `algo=dqn`." in text
     )
     assert "RL Baselines3 Zoo's DQN hyperparameters for CartPole-v1; found on seeds 0-9" in text
     assert "All by hand." in text
