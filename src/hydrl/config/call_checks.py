@@ -136,8 +136,7 @@ def check_target(path: str, node: Part, values: Values) -> Mistakes:
     if reason:
         yield f"{path}._target_", f"{line}: {reason}."
         return
-    own_sampler = find(read_option("/buffer/prioritized"), "sampler._target_")
-    if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
+    if not saves_priorities(path, name):
         yield f"{path}._target_", f"{line}: its priorities cannot be saved. Use buffer=prioritized."
         return
     try:
@@ -171,11 +170,9 @@ def check_target(path: str, node: Part, values: Values) -> Mistakes:
         if not mistakes:
             taker = name
             if path == "env" and open_ended and "id" in node and own - parameters.keys():
-                taker, make = node["id"], node.get("make")
-                env_parameters, open_ended = (
-                    accepted_parameters(get_object(make["_target_"])) if make else gymnasium_parameters(taker)
-                )
-                parameters |= env_parameters | accepted_parameters(get_object("gymnasium.make"))[0]
+                taker = node["id"]
+                env_parameters, open_ended = parameters_of_id(node)
+                parameters |= env_parameters
             free = {key: kind for key, kind in parameters.items() if key not in filled}
             if is_wrapper:
                 free["training_only"] = bool
@@ -192,6 +189,21 @@ def check_target(path: str, node: Part, values: Values) -> Mistakes:
     except TypeError as error:
         mistakes[path] = f"{line}: the call {way} fails: {error}."
     yield from mistakes.items()
+
+
+def saves_priorities(path: str, name: str) -> bool:
+    """Whether a component is no prioritized sampler, or hydrl's own, whose priorities can be saved."""
+    own_sampler = find(read_option("/buffer/prioritized"), "sampler._target_")
+    return "Prioritized" not in name or not path.startswith("buffer") or name == own_sampler
+
+
+def parameters_of_id(node: Part) -> tuple[dict[str, Any], bool]:
+    """Parameters of the class or function that an environment's ``id`` names, and whether it takes others."""
+    make = node.get("make")
+    parameters, open_ended = (
+        accepted_parameters(get_object(make["_target_"])) if make else gymnasium_parameters(node["id"])
+    )
+    return parameters | accepted_parameters(get_object("gymnasium.make"))[0], open_ended
 
 
 def run_arguments(path: str, parameters: Values, values: Values) -> tuple[list[str], set[str]]:

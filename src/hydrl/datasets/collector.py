@@ -78,9 +78,7 @@ def load_dataset(
         about = read_about(kind, Path(path))
         check_task(about.get("task"), task, label)
         recorded_env = about.get("env")
-        rows = load_file_rows(env, kind, Path(path), label, about, make_env)
-        buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
-        buffer.extend(rows)
+        buffer = as_buffer(load_file_rows(env, kind, Path(path), label, about, make_env))
     check_policy_inputs(env, policy, buffer[:1], label)
     if sequence is not None:
         buffer = as_sequences(buffer, sequence, label)
@@ -90,6 +88,13 @@ def load_dataset(
         buffer.append_transform(EnvTransforms(transforms, env.device))
     buffer.read_from = checkpoint  # checkpoints record it
     buffer.recorded_env = recorded_env
+    return buffer
+
+
+def as_buffer(rows: TensorDictBase) -> ReplayBuffer:
+    """A replay buffer of transitions ``[rows]``."""
+    buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
+    buffer.extend(rows)
     return buffer
 
 

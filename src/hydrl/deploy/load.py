@@ -100,18 +100,10 @@ def open_run(
         actor = partly_untrained(actor, build("actor")(env), untrained, env)
     env.close()
     trained_run = TrainedRun(
-        algo=settings.algo,
-        task=settings.task,
-        seed=settings.seed,
-        env=settings.env,
-        shown=settings.shown,
-        build=build,
-        transform_builders=transforms,
+        settings.algo, settings.task, settings.seed, settings.env, settings.shown, build, transforms
     )
-    play: dict[str, Any] = {
-        "max_steps": settings.eval.max_steps,
-        "play": envs.find_family(build("env")).evaluate,
-    }
+    family = envs.find_family(build("env"))
+    play: dict[str, Any] = {"max_steps": settings.eval.max_steps, "play": family.evaluate}
     evaluator = PolicyEvaluator(make_env, actor, lambda: state["normaliser"], seed=settings.seed, **play)
     return trained_run, frames_of(archive), evaluator
 

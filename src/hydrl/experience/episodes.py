@@ -103,6 +103,7 @@ class EpisodeWindows(RandomSampler):
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Indices of ``batch_size`` rows, window after window."""
-        drawn = self.starts[torch.randint(len(self.starts), (batch_size // len(self.offsets),))].unsqueeze(1)
-        rows, last = drawn + self.offsets, self.last[drawn]
+        choices = torch.randint(len(self.starts), (batch_size // len(self.offsets),))
+        starts = self.starts[choices].unsqueeze(1)
+        rows, last = starts + self.offsets, self.last[starts]
         return rows.minimum(last).flatten(), {("collector", "mask"): (rows <= last).flatten()}

@@ -166,17 +166,17 @@ def baseline_table(published: Sequence[PublishedReturn], runs: Sequence[RunResul
     rows = []
     for members in by_name.values():
         first = members[0]
-        drawn: list[str] = []
+        in_figure: list[str] = []
         later: list[str] = []
         for row in members:
             std = "" if row.std is None else f" ± {row.std:,g}"
-            (drawn if row.frames <= end else later).append(f"{row.return_mean:,g}{std} @ {row.frames:,}")
+            (in_figure if row.frames <= end else later).append(f"{row.return_mean:,g}{std} @ {row.frames:,}")
         protocol = dict.fromkeys(text for row in members for text in (row.protocol, row.note) if text)
         env = " ".join(filter(None, [first.task, first.version]))
         source = as_text(first.by)
         if first.link:  # quoted, so that nothing ends the link or the cell
             source = f"[{source}]({quote(first.link, safe=LINK_CHARACTERS)})"
-        returns = ["; ".join(texts) or "-" for texts in (drawn, later)]
+        returns = ["; ".join(texts) or "-" for texts in (in_figure, later)]
         rows.append([as_text(first.method), as_text(env), first.seeds, *returns])
         rows[-1] += [as_text("; ".join(protocol)), source]
     columns = ["method", "environment", "seeds", "return @ steps", "later, not drawn", "protocol", "source"]

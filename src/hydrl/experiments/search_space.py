@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, Transformer
 from hydra.errors import HydraException
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from optuna.distributions import (
     BaseDistribution,
@@ -80,16 +80,7 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
     composed_words = [*expand_shorthands([*single.values()]), "run_dir=unused"]
     composed_words += ["+search=${algo}"] * ("search" not in parsed)
     search_paths = [searchpath(named)] * bool(named)
-    try:
-        cfg = compose_run([*search_paths, *composed_words])
-    except (HydraException, OmegaConfBaseException) as error:
-        message = translate(error, composed_words)
-        if (match := re.match(r"search=(\w+):", str(message))) and "search" not in parsed:
-            message = UserError(
-                f"search={match[1]}: no ranges for algo={match[1]}. Add search=base and ranges, as "
-                f"{RANGE_EXAMPLE}, or write conf/search/{match[1]}.yaml and add --config-dir=conf."
-            )
-        raise message from None
+    cfg = compose_search(search_paths, composed_words, by_algo="search" not in parsed)
     try:
         search = cast(dict[str, Any], OmegaConf.to_container(cfg.search, resolve=True))
     except OmegaConfBaseException as error:  # a range names a key of another algorithm
@@ -113,6 +104,24 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
         return SearchPlan.model_validate(search)
     except ValidationError as error:
         raise explain(error, {"search": search}, "search") from None
+
+
+def compose_search(search_paths: Sequence[str], words: list[str], *, by_algo: bool) -> DictConfig:
+    """The composed configuration of a search; ``by_algo``: its ranges are those of the algorithm.
+
+    Raises:
+        UserError: where Hydra cannot compose it.
+    """
+    try:
+        return compose_run([*search_paths, *words])
+    except (HydraException, OmegaConfBaseException) as error:
+        message = translate(error, words)
+        if (match := re.match(r"search=(\w+):", str(message))) and by_algo:
+            message = UserError(
+                f"search={match[1]}: no ranges for algo={match[1]}. Add search=base and ranges, such as "
+                f"{RANGE_EXAMPLE}, or write conf/search/{match[1]}.yaml and add --config-dir=conf."
+            )
+        raise message from None
 
 
 def as_search_override(word: str) -> str:
