@@ -510,7 +510,9 @@ def test_each_kind_of_end_has_its_exit_code(told: Told, monkeypatch: pytest.Monk
     assert ends_with(None) == (0, "")
 
 
-@pytest.mark.parametrize("line", ["optim.lrr=1", "algo=ppo optim.lr=-1"])
+@pytest.mark.parametrize(
+    "line", ["optim.lrr=1", "algo=ppo optim.lr=-1", "algo=ppo minibatches.size=0", "minibatches.draw=frame"]
+)
 def test_a_real_command_line_is_answered_without_pytorch_where_it_can_be(line: str, tmp_path: Path):
     command = [sys.executable, "-X", "importtime", "train.py", *line.split(), f"hydra.run.dir={tmp_path}"]
     done = subprocess.run(
