@@ -210,8 +210,10 @@ def test_a_package_that_is_missing_is_told_before_the_environment(line, package,
     code, output = told(line)
     assert code == 2
     assert_short(output)
-    assert f"{line.split()[-1]}: needs a package that is not installed" in output
-    assert f"pip install 'hydrl{'' if package == 'wandb' else f'[{package}]'}'" in output
+    assert f"{line.split()[-1]}: {package}, which " in output
+    assert (
+        f" is not installed. Run pip install 'hydrl{'' if package == 'wandb' else f'[{package}]'}'" in output
+    )
 
 
 @pytest.mark.usefixtures("canary")
