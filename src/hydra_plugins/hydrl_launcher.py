@@ -1,17 +1,21 @@
 """Hydra plugins: launchers and sweeper. Hydra imports the package ``hydra_plugins`` at each start."""
 
 import importlib.util
+import itertools
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
-from omegaconf import DictConfig
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
 
 from hydrl.config import tuned
 from hydrl.config.overrides import current_command, key_of
@@ -107,24 +111,50 @@ class RayLauncher(ProcessLauncher):
         return connect(self.options)
 
 
-class TunedSweeper(BasicSweeper):
-    """Hydra's basic sweeper, which gives each member the tuned preset of its algorithm and task.
+class MemberSweeper(Sweeper):
+    """Sweeper over all combinations of typed values, each with the tuned preset of its algorithm and task.
 
-    Hydra has no public name for its own sweeper: its public ``Sweeper`` is an abstract class.
+    Args:
+        max_batch_size: members that are launched together; ``None``: all.
+        params: overrides that every sweep has, by key.
     """
 
+    def __init__(self, max_batch_size: int | None, params: dict[str, str] | None) -> None:
+        self.max_batch_size, self.params = max_batch_size, params or {}
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Makes the launcher."""
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
     def sweep(self, arguments: list[str]) -> Any:
-        """Sweeps over the typed overrides."""
-        return super().sweep(current_command().typed(arguments))
+        """Sweeps over the typed overrides; composes every member before one starts.
 
-    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Composes each member with its preset."""
-        super().validate_batch_is_legal(self.with_tuned(batch))
-
-    def get_job_batch(self) -> Sequence[Sequence[str]]:
-        """Overrides of each member; processes find their presets themselves."""
-        batch = super().get_job_batch()
-        return batch if isinstance(self.launcher, ProcessLauncher) else self.with_tuned(batch)
+        Raises:
+            UserError: for a wrong ``max_batch_size``.
+        """
+        words = [f"{key}={value}" for key, value in self.params.items()]
+        words += current_command().typed(arguments)
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        members = combinations(parser.parse_overrides(words))
+        size = len(members) if self.max_batch_size is None else self.max_batch_size
+        if size < 1:
+            raise UserError(f"hydra.sweeper.max_batch_size={size}: should be 1 or more.")
+        folder, results = Path(self.config.hydra.sweep.dir), []
+        folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self.config, folder / "multirun.yaml")
+        for first in range(0, len(members), size):
+            batch = members[first : first + size]
+            composed = self.with_tuned(batch)
+            self.validate_batch_is_legal(composed)
+            # Processes find their presets themselves.
+            launched = batch if isinstance(self.launcher, ProcessLauncher) else composed
+            results.append(self.launcher.launch(launched, initial_job_idx=first))
+            for member in results[-1]:
+                member.return_value  # noqa: B018  # raises the error of a job that failed
+        return results
 
     def with_tuned(self, batch: Sequence[Sequence[str]]) -> list[list[str]]:
         """Overrides of each member with its preset, which is left out of folder names."""
@@ -138,7 +168,25 @@ class TunedSweeper(BasicSweeper):
         return named
 
 
-node = {"_target_": f"{__name__}.TunedSweeper", "max_batch_size": None, "params": None}
+def combinations(overrides: Sequence[Override]) -> list[list[str]]:
+    """The overrides of each member: all combinations of the values of each key.
+
+    Raises:
+        UserError: for a range of continuous values.
+    """
+    words: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            words[key] = [f"{key}={override.get_value_element_as_str()}"]
+        elif override.is_discrete_sweep():
+            words[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            raise UserError(f"{override.input_line}: is a range. Write the values, as {key}=VALUE,VALUE.")
+    return [list(member) for member in itertools.product(*words.values())]
+
+
+node = {"_target_": f"{__name__}.MemberSweeper", "max_batch_size": None, "params": None}
 ConfigStore.instance().store(group="hydra/sweeper", name="members", node=node)
 launchers: dict[str, dict[str, Any]] = {
     "processes": {"_target_": f"{__name__}.ProcessLauncher", "n_jobs": 1},

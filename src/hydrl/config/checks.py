@@ -32,6 +32,8 @@ from hydrl.config.tuned import AUTO_PRESET, find_preset
 from hydrl.config.user_dirs import option_folders
 from hydrl.errors import ConfigError, UserError
 
+Rule = Callable[[Values], Iterator[str]]  # messages of what is wrong
+
 
 def check(values: Values, limits: Mapping[str, str]) -> None:
     """Runs all checks.
@@ -48,7 +50,8 @@ def check(values: Values, limits: Mapping[str, str]) -> None:
     for name in ("frames", "envs"):  # train.py asks every collector for them
         if quantity(values, name) is None:
             raise UserError(explain_missing(QUANTITIES[name]))
-    for rule in (unmet_requirements, incompatible_options, partial(too_large, limits=limits), *COMPARISONS):
+    of_options: list[Rule] = [unmet_requirements, incompatible_options, partial(too_large, limits=limits)]
+    for rule in (*of_options, *COMPARISONS):
         for message in rule(values):
             raise UserError(message)
     check_signatures(values)
@@ -158,7 +161,7 @@ def ignored_presets(_: Values) -> Iterator[str]:
 
 # What compares the values of several keys, or reads the command line and this machine. Everything else on
 # which options go together stands in the options' own YAML.
-COMPARISONS: tuple[Callable[[Values], Iterator[str]], ...] = (
+COMPARISONS: tuple[Rule, ...] = (
     mislabelled_env,
     init_from_mistakes,
     wrapper_mistakes,

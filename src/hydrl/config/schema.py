@@ -69,13 +69,13 @@ class CallSpec:
     """How the run calls a component.
 
     Attributes:
-        handed: names of positional arguments.
+        positional: names of positional arguments.
         keywords: keyword arguments.
         optional: keyword arguments for components that accept them.
         gives: class of the result; ``None`` if it is not checked.
     """
 
-    handed: str = ""
+    positional: str = ""
     keywords: frozenset[str] = field(default_factory=frozenset)
     optional: frozenset[str] = field(default_factory=frozenset)
     gives: str | None = None
@@ -106,14 +106,14 @@ class Eval(Strict):
 ENCODER = CallSpec("env in_keys", gives=MODULE)
 RNN = CallSpec("in_keys size", optional=frozenset({"state"}), gives=MODULE)
 
-# What may lie within a network, and what it is handed.
+# What may lie within a network, and the arguments that it gets.
 WITHIN = {
     "encoder": ENCODER,
     "rnn": RNN,
     "norm": CallSpec("features"),
 }
 
-# What may stand around a Gymnasium task, and what it is handed.
+# What may stand around a Gymnasium task, and the arguments that it gets.
 WRAPPER = CallSpec("env", gives="gymnasium.Wrapper")
 WRAPPERS = re.compile(r"env\.wrappers\.[^.]+")
 
@@ -139,7 +139,7 @@ def quantity(values: Values, what: str) -> Any:
 
 
 def call_spec(path: str) -> CallSpec:
-    """What the part at a dotted path is handed; one that only others read is handed nothing by the run."""
+    """How the run calls the component at a dotted path; without arguments if only others read it."""
     path = re.sub(r"^extra_learners\.\w+\.", "", path)
     head, _, below = path.partition(".")
     if WRAPPERS.fullmatch(path):

@@ -319,16 +319,16 @@ def build_none(*_: Any, **__: Any) -> None:
     """Builds a component that is null."""
 
 
-def build_network(part: str, make: Builder, *handed: Any) -> Any:
+def build_network(part: str, make: Builder, *arguments: Any) -> Any:
     """Builds a network and checks its keys.
 
     Raises:
         UserError: if it lacks that.
     """
-    built = make(*handed)
+    built = make(*arguments)
     if not hasattr(built, "in_keys"):
         raise UserError(f"{part}: is a {type(built).__name__}. Wrap it in a TensorDictModule.")
-    if part == "actor" and (lacking := set(handed[0].action_keys) - set(built.out_keys)):
+    if part == "actor" and (lacking := set(arguments[0].action_keys) - set(built.out_keys)):
         raise UserError(
             f"actor: writes {built.out_keys}, but not {', '.join(map(str, lacking))}, the action."
         )

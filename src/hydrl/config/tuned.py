@@ -94,20 +94,22 @@ def implied_words(
             and (file := find_preset(options, sources))
         ):
             named, options = [f"tuned={file}"], {**options, "tuned": file}
-        if remembering := [word for word in sequence_options(options) if key_of(word) not in typed_keys]:
-            named, options = [*named, *remembering], resolve_options([*words, *named, *remembering], loader)
+        sequence_words = [word for word in sequence_options(options) if key_of(word) not in typed_keys]
+        if sequence_words:
+            named = [*named, *sequence_words]
+            options = resolve_options([*words, *named], loader)
         if "~tuned" in words or not any(foreign_preset_keys(options, sources)):
             return named
         alone = [word for word in words if key_of(word) == "hydra.searchpath"]
-        meant = resolve_options(
-            [*alone, *(f"{group}={options[group]}" for group in (*PRESET_GROUPS, "tuned"))], loader
-        )
+        preset = [f"{group}={options[group]}" for group in (*PRESET_GROUPS, "tuned")]
+        intended = resolve_options([*alone, *preset], loader)
         options = resolve_options([*words, *named], loader)  # some are the preset's
-        lost = [
-            pair for pair in foreign_preset_keys(options, sources) if meant.get(pair[0]) != options[pair[0]]
+        removed_keys = [
+            f"{group}.{key}"
+            for group, key in foreign_preset_keys(options, sources)
+            if intended.get(group) != options[group] and not accepts_key(group, key, options, sources)
         ]
-        left_out = [f"{group}.{key}" for group, key in lost if not accepts_key(group, key, options, sources)]
-        return named + [f"~{key}" for key in left_out if key not in typed_keys]
+        return named + [f"~{key}" for key in removed_keys if key not in typed_keys]
     except HYDRA_ERRORS:
         return []
 

@@ -114,7 +114,11 @@ class Checkpointer:
         frames, counters = self.snapshot.metadata["frames"], self.snapshot.states["books"]
         self.write(self.snapshot)
         if not self.is_trained:
-            again = "" if self.collector.steps_env or not self.collector.restart_reason else "collects and "
+            again = (
+                ""
+                if self.collector.steps_env or not self.collector.episode_restart_reason
+                else "collects and "
+            )
             self.say(
                 f"interrupted in a batch: the checkpoint is of {frames:,} frames; a resumed run {again}"
                 "learns from the batch again"
@@ -216,7 +220,7 @@ class Checkpointer:
             names.remove("schedule")
         states = archive.load(point.checkpoint, names)
         try:
-            lost = self.restore(states, point)
+            restart_reason = self.restore(states, point)
         except (UserError, RunError):
             raise
         except OSError as error:
@@ -231,7 +235,7 @@ class Checkpointer:
                 f"{point.checkpoint} does not fit {run}: {type(error).__name__}: {reason}"
             ) from error
         self.saved_at = self.progress.frames
-        self.say_resumed(point, lost or point.restarts)
+        self.say_resumed(point, restart_reason or point.restarts)
 
     def say_resumed(self, point: ResumePoint, restart_reason: str | None) -> None:
         """Prints what was resumed, and what continues differently."""
@@ -259,10 +263,10 @@ class Checkpointer:
                 counter.load_state_dict(states["books"][name])
         if point.is_fork:
             states = self.begin_fork(states, point)
-        lost = self.episodes.restore(states["collector"], states["books"].get("rehearsal"))
+        restart_reason = self.episodes.restore(states["collector"], states["books"].get("rehearsal"))
         self.collector.publish()
         GlobalRNGState().load_state_dict(states["rng"])
-        return lost
+        return restart_reason
 
     def restore_parts(self, states: Mapping[str, Any], point: ResumePoint) -> None:
         """Gives the parts their states; a schedule of another length is stepped to where it would be."""
