@@ -262,14 +262,7 @@ def run_arguments(path: str, parameters: Values, values: Values) -> tuple[list[s
 
 
 def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended: bool) -> Mistakes:
-    """Mistakes in the keys that hydrl adds to Gymnasium environments.
-
-    Args:
-        node: of ``env``.
-        own: its keys.
-        parameters: of its target.
-        open_ended: whether that takes any other.
-    """
+    """Mistakes in the keys that hydrl adds to Gymnasium environments: ``own`` of the ``node`` of ``env``."""
     if node["_target_"] != (gymnasium_env := option_target("env/gym")):
         ours = accepted_parameters(get_object(gymnasium_env))[0].keys() - {"num_envs", "device"}
         for key in sorted(ours & own - parameters.keys()) if not open_ended else ():
@@ -291,14 +284,7 @@ def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended:
 
 
 def check_class(path: str, name: str, target: Any, way: str) -> Mistakes:
-    """Mistakes in the kind of a class, such as a plain network in place of an actor.
-
-    Args:
-        path: dotted.
-        name: of the target.
-        target: what it is.
-        way: how a function that makes one is called.
-    """
+    """Mistakes in the kind of a class, such as a plain network in place of an actor; ``way``: of a call."""
     kind = call_spec(path).gives
     if kind is None or not inspect.isclass(target) or issubclass(target, get_object(kind)):
         return

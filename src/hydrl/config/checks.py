@@ -36,11 +36,7 @@ Rule = Callable[[Values], Iterator[str]]  # messages of what is wrong
 
 
 def check(values: Values, limits: Mapping[str, str]) -> None:
-    """Runs all checks.
-
-    Args:
-        values: the whole configuration.
-        limits: see :func:`hydrl.config.ranges.take_limits`.
+    """Runs all checks of a whole configuration and its :func:`limits <hydrl.config.ranges.take_limits>`.
 
     Raises:
         UserError: naming the key, the value and what would do.

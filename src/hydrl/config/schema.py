@@ -4,7 +4,7 @@ The networks are those of ``configs/networks.yaml``.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -159,33 +159,26 @@ def call_spec(path: str) -> CallSpec:
     )
 
 
-def check_group(name: str) -> str:
-    """What may be chosen is a group."""
-    if name not in (groups := [*CALL_SPECS, "loss"]) and name != "because":
-        raise PydanticCustomError("group", f"Input should be one of the groups {', '.join(groups)}")
-    return name
+def one_of(names: Callable[[], Sequence[str]], noun: str = "", also: str = "") -> AfterValidator:
+    """Validator of a name: one of ``names()``, which a message lists after ``noun``, or ``also``."""
+
+    def check(name: str) -> str:
+        if name not in (known := names()) and name != also:
+            raise PydanticCustomError("name", f"Input should be one of {noun}{', '.join(known)}")
+        return name
+
+    return AfterValidator(check)
 
 
-def check_init_part(name: str) -> str:
-    """A new run may begin with networks, with what a loss bootstraps from, and with the normalizer."""
-    if name not in (names := [*NETWORKS, "targets", "normaliser"]):
-        raise PydanticCustomError("initial", f"Input should be one of {', '.join(names)}")
-    return name
-
-
-def check_network(name: str) -> str:
-    """A loss reads what is learned."""
-    if name not in NETWORKS:
-        raise PydanticCustomError("network", f"Input should be one of the networks {', '.join(NETWORKS)}")
-    return name
-
-
+Group = Annotated[str, one_of(lambda: [*CALL_SPECS, "loss"], "the groups ", also="because")]
+Network = Annotated[str, one_of(lambda: NETWORKS, "the networks ")]
+InitPart = Annotated[str, one_of(lambda: [*NETWORKS, "targets", "normaliser"])]
 Alone = Literal["continuous", "discrete", "multi-discrete"]
 Actions = Alone | Literal["multi-agent continuous", "multi-agent discrete", "multi-agent multi-discrete"]
 
 # Options by group, or values by dotted key, a list or `>= N`; and `because`, the reason of all or by key.
 Reasons = dict[str, str]
-CompatibleWith = dict[Annotated[str, AfterValidator(check_group)], list[str | None] | str | Reasons]
+CompatibleWith = dict[Group, list[str | None] | str | Reasons]
 Requires = dict[str, list[Any] | str | Reasons]
 
 
@@ -193,7 +186,7 @@ class Loss(Strict):
     """A loss module, what it is built from and how its terms are trained; see :mod:`hydrl.losses.build`."""
 
     module: Built
-    networks: dict[str, Annotated[str, AfterValidator(check_network)]]
+    networks: dict[str, Network]
     keys: dict[str, str | list[str]] = {}
     value_estimator: dict[str, Any] | None = None
     skip: list[str] = []
@@ -221,7 +214,7 @@ class InitFrom(Strict):
 
     run: str | None = None
     checkpoint: Literal["best", "last"] | Annotated[int, Field(ge=0)] = "best"
-    parts: Annotated[list[Annotated[str, AfterValidator(check_init_part)]], Field(min_length=1)] | None = None
+    parts: Annotated[list[InitPart], Field(min_length=1)] | None = None
 
 
 class Keys(Strict):

@@ -484,12 +484,7 @@ def current_values(values: Any) -> dict[str, Any]:
 
 
 def check_action_space(settings: Settings, kind: str) -> None:
-    """Refuses an action space the algorithm or its actor cannot act in, naming those that can.
-
-    Args:
-        settings: the run's.
-        kind: what :func:`hydrl.specs.action_kind` says of the environment.
-    """
+    """Refuses a kind of actions that the algorithm or its actor cannot act in, naming those that can."""
     has = f"{name_env(settings.task, settings.env)} has {kind} actions"
     if kind not in settings.action_spaces:
         is_offline = needs_dataset(settings.algo)
@@ -517,13 +512,7 @@ def check_action_space(settings: Settings, kind: str) -> None:
 
 
 def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> None:
-    """Refuses several groups of agents where the algorithm learns one, naming those that learn all.
-
-    Args:
-        settings: the run's.
-        groups: the names of those that the environment has.
-        alike: whether all their agents observe and act alike.
-    """
+    """Refuses several groups of agents where the algorithm learns one; ``alike``: their specs are equal."""
     for name, network in settings.networks.items() if len(groups) > 1 else ():
         if "agent_groups" in (rules := network.get("requires", {})):
             env = name_env(settings.task, settings.env)

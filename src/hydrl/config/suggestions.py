@@ -97,7 +97,7 @@ def wrong_value(key: str, complaints: Mapping[str, str], values: Any, *, nullabl
         if "_target_" not in value and key in (find(values, "loss.networks") or {}).values():
             line = f"{key}=null: algo={values['algo']} needs {'an' if key == 'actor' else 'a'} {key}"
         else:
-            line += f": should {only_reason(complaints)}"
+            line += f": should {next(iter(complaints.values())).partition('should ')[2]}"
         return f"{line}. Use {join_or(f'{key}={option}' for option in options)}."
     expected = [
         expected_of(key) or aliases()["expected"].get(kind) or message.partition("should ")[2]
@@ -116,11 +116,6 @@ def wrong_value(key: str, complaints: Mapping[str, str], values: Any, *, nullabl
     if isinstance(value, str) and complaints.keys() <= {"float_type", "float_parsing"}:
         return f"{line}. Write a number such as 0.5 or 1e-3."
     return f"{line}."
-
-
-def only_reason(complaints: Mapping[str, str]) -> str:
-    """What the value should be by the one complaint there is."""
-    return next(iter(complaints.values())).partition("should ")[2]
 
 
 def show_typed(key: str, value: Any) -> str:
