@@ -34,7 +34,7 @@ def start(cfg: DictConfig, session: Session | None = None) -> None:
     """Checks everything a user can get wrong, then trains."""
     settings = load(cfg)
     with run_folder.RunLock() as lock:
-        point = find_resume_point(settings.shown, settings.keep, lock.acquire)
+        point = find_resume_point(settings.shown, settings.keep_auto_values, lock.acquire)
         if not is_finished(settings.shown, point):
             with run_folder.hydra_files(cfg):
                 train(settings, point, session)
@@ -64,7 +64,7 @@ def build(settings: Settings, point: ResumePoint | None) -> RunComponents:
     settings.check_env(family.action_kind(env), [*specs.agent_groups(env)], alike=specs.are_alike(env))
     normaliser = family.prepare(env, seed, settings.init_stats_frames, known, settings.env["_target_"])
     buffer = prepare_buffer(make("buffer")(), env)
-    size = replay_buffer.check_size(buffer, env, settings.steps_of_a_row, Path(settings.run_dir))
+    size = replay_buffer.check_size(buffer, env, settings.steps_per_row, Path(settings.run_dir))
     actor = make("actor")(env)
     networks = {name: actor if name == "actor" else make(name)(env, actor) for name in settings.networks}
     exploration = specs.make_exploration(make("exploration"), env, actor)

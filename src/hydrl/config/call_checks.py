@@ -21,7 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from hydrl.config.migrations import explain_import
 from hydrl.config.overrides import key_of, typed_words
 from hydrl.config.ranges import type_of
-from hydrl.config.schema import RULES, WRAPPERS, Part, Values, call_spec
+from hydrl.config.schema import RULES, WRAPPERS, Node, Values, call_spec
 from hydrl.config.signatures import (
     accepted_parameters,
     gymnasium_parameters,
@@ -126,7 +126,7 @@ def check_loss(prefix: str, values: Values) -> Mistakes:
         yield from check_keys(f"{prefix}loss.param_groups.{network}", options, values)
 
 
-def check_target(path: str, node: Part, values: Values) -> Mistakes:
+def check_target(path: str, node: Node, values: Values) -> Mistakes:
     """Mistakes in a component: its import, its class, its keys and their values."""
     name = node["_target_"]
     line = f"{path}._target_={name}"
@@ -166,7 +166,7 @@ class Call:
     """
 
     path: str
-    node: Part
+    node: Node
     target: Any
     signature: inspect.Signature
     positions: list[str]
@@ -175,7 +175,7 @@ class Call:
     def __post_init__(self) -> None:
         """Reads the component's own keys, and the call as a message shows it."""
         self.is_wrapper = WRAPPERS.fullmatch(self.path) is not None
-        self.own = {key for key in self.node if not key.startswith("_") and key not in RULES}
+        self.own_keys = {key for key in self.node if not key.startswith("_") and key not in RULES}
         shown = ", ".join([*self.positions, *(f"{keyword}=…" for keyword in sorted(self.keywords)), "…"])
         self.text = f"{'wrapper' if self.is_wrapper else self.path.partition('.')[0]}({shown})"
         self.positional = [None] * (len(self.positions) + inspect.isclass(self.target))
@@ -196,14 +196,14 @@ def check_own_keys(call: Call, values: Values) -> Mistakes:
         networks = {key: Any for key in parameters if "network" in key or key in call.keywords}
         yield from check_keys(f"{loss}.networks", networks, values, open_ended=open_ended, taker=name)
     if path == "env":
-        yield from check_env_keys(call.node, call.own, parameters, open_ended=open_ended)
+        yield from check_env_keys(call.node, call.own_keys, parameters, open_ended=open_ended)
     if call.is_wrapper and "training_only" in parameters:
         yield path, f"{path}._target_={name}: it takes training_only, a key of hydrl's. Rename that argument."
 
 
 def check_filled_keys(call: Call) -> Mistakes:
     """Keys that the run itself gives."""
-    for name in sorted(call.own & call.filled):
+    for name in sorted(call.own_keys & call.filled):
         key = f"{call.path}.{name}"
         yield key, f"{key}={show(call.node[name])}: the run fills this in. Leave it out."
 
@@ -214,7 +214,7 @@ def check_call(call: Call, values: Values) -> Mistakes:
     Raises:
         TypeError: for a call that lacks an argument.
     """
-    path, node, own, taker = call.path, call.node, call.own, call.node["_target_"]
+    path, node, own, taker = call.path, call.node, call.own_keys, call.node["_target_"]
     parameters, open_ended = accepted_parameters(call.target)
     if path == "env" and open_ended and "id" in node and own - parameters.keys():
         taker = node["id"]
@@ -242,7 +242,7 @@ def saves_priorities(path: str, name: str) -> bool:
     return "Prioritized" not in name or not path.startswith("buffer") or name == own_sampler
 
 
-def parameters_of_id(node: Part) -> tuple[dict[str, Any], bool]:
+def parameters_of_id(node: Node) -> tuple[dict[str, Any], bool]:
     """Parameters of the class or function that an environment's ``id`` names, and whether it takes others."""
     make = node.get("make")
     parameters, open_ended = (
@@ -261,7 +261,7 @@ def run_arguments(path: str, parameters: Values, values: Values) -> tuple[list[s
     return spec.positional.split(), keywords | optional & parameters.keys()
 
 
-def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended: bool) -> Mistakes:
+def check_env_keys(node: Node, own: Set[str], parameters: Values, *, open_ended: bool) -> Mistakes:
     """Mistakes in the keys that hydrl adds to Gymnasium environments: ``own`` of the ``node`` of ``env``."""
     if node["_target_"] != (gymnasium_env := option_target("env/gym")):
         ours = accepted_parameters(get_object(gymnasium_env))[0].keys() - {"num_envs", "device"}

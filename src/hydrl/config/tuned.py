@@ -146,7 +146,7 @@ def foreign_preset_keys(options: Mapping[str, Any], sources: tuple[Path, ...]) -
         known = {"", *paths(read_option(f"/{group}/{options.get(group)}", sources))}
         for key in paths(numbers) if group in options else ():
             value, above = find(numbers, key), key.rpartition(".")[0]
-            whole = isinstance(value, Mapping) and "_target_" in value  # a part by itself
+            whole = isinstance(value, Mapping) and "_target_" in value  # a component by itself
             new = above in known and key not in known and f"{group}.{key}" not in elsewhere
             if new and not whole and value is not None:  # which Hydra does not take out
                 yield group, key
@@ -155,11 +155,11 @@ def foreign_preset_keys(options: Mapping[str, Any], sources: tuple[Path, ...]) -
 def accepts_key(group: str, key: str, options: Mapping[str, Any], sources: tuple[Path, ...]) -> bool:
     """Whether the chosen option, or the component within it, accepts a key, as far as is known."""
     above, _, name = key.rpartition(".")
-    part = find(read_option(f"/{group}/{options[group]}", sources), above)
-    if not isinstance(part, Mapping) or "_target_" not in part:
-        return bool(above)  # no part takes none, a stack of transforms neither; keywords may be any
+    component = find(read_option(f"/{group}/{options[group]}", sources), above)
+    if not isinstance(component, Mapping) or "_target_" not in component:
+        return bool(above)  # no component takes none, a stack of transforms neither; keywords may be any
     try:
-        parameters, open_ended = accepted_parameters(get_object(part["_target_"]))
+        parameters, open_ended = accepted_parameters(get_object(component["_target_"]))
     except Exception:
         return True
     return open_ended or name in parameters
