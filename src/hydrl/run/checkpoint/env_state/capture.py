@@ -42,7 +42,13 @@ CONSTANT = (
 )
 LIBRARIES = {"abc", "builtins", "collections", "enum", "gymnasium", "numpy"}
 LIBRARIES |= {"ale_py", "minatar", "mpe2", "pettingzoo", "tensordict", "torch", "torchrl", "types", "typing"}
-GAMES = {"minatar", "mpe2", "pettingzoo"}  # whose games are objects beside the environment that is stepped
+LIBRARIES |= {"minigrid"}
+GAMES = {
+    "minatar",
+    "minigrid",
+    "mpe2",
+    "pettingzoo",
+}  # whose games are objects beside the environment that is stepped
 PLAIN = (type(None), bool, int, float, str, bytes)
 KEYS = ("plain", "number", "enum", "tuple", "frozenset")  # allowed keys of dictionaries
 CONTAINERS: dict[str, Any] = {
