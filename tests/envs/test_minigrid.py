@@ -51,55 +51,6 @@ def cells_by_hand(image: np.ndarray) -> np.ndarray:
     return cells
 
 
-def assert_same(entries, observation: dict) -> None:
-    """The entries of a tensordict, ``[]``, are MiniGrid's observation."""
-    np.testing.assert_array_equal(entries["pixels"].numpy(), cells_by_hand(observation["image"]))
-    assert entries["direction"].tolist() == np.eye(4)[observation["direction"]].tolist()
-    if "mission" in entries:
-        indices = entries["mission"].reshape(50, -1).argmax(-1).tolist()
-        words = [minigrid.WORDS[index - 1] for index in indices if index]
-        assert " ".join(words).replace(" ,", ",") == observation["mission"]
-        assert indices[len(words) :] == [0] * (50 - len(words))
-
-
-@pytest.mark.parametrize("num_envs", [1, 3])
-@pytest.mark.parametrize(
-    ("id", "overrides", "raw"),
-    [
-        (EMPTY, ["env.max_steps=30"], {"max_steps": 30}),
-        (DOOR_KEY, ["env.view=5"], {"agent_view_size": 5}),
-        ("BabyAI-GoToObj-v0", ["env.mission=words", "env.max_steps=25"], {"max_steps": 25}),
-    ],
-)
-def test_every_step_is_minigrid_s_own(id, overrides, raw, num_envs):
-    made = settings("algo=ppo", "env=minigrid", f"env.id={id}", *overrides).build("env")
-    env = make_env(made, [], num_envs=num_envs, seed=5)
-    references = [raw_env(id, **raw) for _ in range(num_envs)]
-    for place, reference in enumerate(references):
-        reference.reset(seed=5 + place)
-    torch.manual_seed(1)
-    now = env.reset()
-    rows = [now] if num_envs == 1 else now
-    with redirect_stdout(io.StringIO()):
-        for row, reference in zip(rows, references, strict=True):
-            assert_same(row, reference.reset()[0])
-        ends, count = {"terminated": 0, "truncated": 0}, 0
-        while count < 500 // num_envs or (id != DOOR_KEY and min(ends.values()) < 3):
-            step, now = env.step_and_maybe_reset(env.rand_action(now))
-            steps, after = ([step], [now]) if num_envs == 1 else (step, now)
-            for row, following, reference in zip(steps, after, references, strict=True):
-                outcome = reference.step(int(row["action"].argmax(-1)))
-                assert_same(row["next"], outcome[0])
-                flags = [row["next", name].item() for name in ("terminated", "truncated")]
-                assert (row["next", "reward"].item(), *flags) == (np.float32(outcome[1]), *outcome[2:4])
-                for name, flag in zip(ends, flags, strict=True):
-                    ends[name] += flag
-                if any(flags):
-                    assert_same(following, reference.reset()[0])
-            count += 1
-            assert count < 20_000
-
-
 def test_environments_differ_and_repeat_by_seed():
     def first_cells(seed: int) -> torch.Tensor:
         env = gymnasium_env(**keywords("MiniGrid-FourRooms-v0"), num_envs=3)

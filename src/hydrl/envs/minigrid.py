@@ -256,5 +256,5 @@ class ThreadSilencer:
 @contextmanager
 def drop_prints() -> Iterator[None]:
     """Drops what this thread prints in the block."""
-    with redirect_stdout(ThreadSilencer(sys.stdout)):  # type: ignore[type-var]
+    with redirect_stdout(ThreadSilencer(sys.stdout)):
         yield
