@@ -53,5 +53,6 @@ CASES = [
         read=lambda frames: {"pixels": frames},
         package="ale_py",
         random_starts=False,  # no-op frames change the emulator, not its first image
+        fast_num_envs=(1,),
     ),
 ]

@@ -121,7 +121,8 @@ class Case:
         num_envs: numbers of environments.
         steps: of each environment, at least.
         random_starts: whether episodes begin differently.
-        slow: whether it runs only in ``make test-families``.
+        fast_num_envs: those of ``num_envs`` that the fast tests have; ``None``: all.
+        slow: whether the fast tests have none.
     """
 
     name: str
@@ -142,6 +143,7 @@ class Case:
     num_envs: Sequence[int] = (1, 3)
     steps: int = 512
     random_starts: bool = True
+    fast_num_envs: Sequence[int] | None = None
     slow: bool = False
 
 

@@ -40,6 +40,7 @@ CASES = [
         partial(gymnasium.make, "Pendulum-v1", max_episode_steps=60),
         ends={"truncated"},
         script=lambda episode, step: ([-2.0], [2.0], None)[step % 3],
+        fast_num_envs=(3,),
     ),
     Case(
         "hopper",
@@ -53,5 +54,6 @@ CASES = [
         read=lambda state: {"observation": np.eye(500)[state]},
         mask=lambda env: env.unwrapped.action_mask(env.unwrapped.s).astype(bool),
         plan=drive,
+        fast_num_envs=(3,),
     ),
 ]

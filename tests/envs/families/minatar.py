@@ -31,5 +31,6 @@ CASES = [
         make_breakout,
         read=lambda cells: {"pixels": np.moveaxis(cells, -1, 0)},
         package="minatar",
+        fast_num_envs=(3,),
     ),
 ]

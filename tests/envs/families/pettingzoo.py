@@ -88,7 +88,7 @@ def hunters_masks(team):
     return {("hunter", "action_mask"): np.stack(masks).astype(bool)}
 
 
-def hunt_case(name, lives, limit, ends):
+def hunt_case(name, lives, limit, ends, fast_num_envs):
     overrides = [f"+env.lives={[*lives]}", f"+env.limit={limit}", "+env.says=observation"]
     return Case(
         name,
@@ -105,6 +105,7 @@ def hunt_case(name, lives, limit, ends):
         begin=lambda team, seed: team.reset(seed)[0],
         package="pettingzoo",
         random_starts=False,
+        fast_num_envs=fast_num_envs,
     )
 
 
@@ -119,7 +120,8 @@ CASES = [
         reward=read_rewards,
         begin=lambda team, seed: team.reset(seed)[0],
         package="mpe2",
+        fast_num_envs=(3,),
     ),
-    hunt_case("agents-terminate", (2, 4, 3), 9, {"terminated"}),
-    hunt_case("agents-are-truncated", (2, 4, 3), 3, {"truncated"}),
+    hunt_case("agents-terminate", (2, 4, 3), 9, {"terminated"}, (1,)),
+    hunt_case("agents-are-truncated", (2, 4, 3), 3, {"truncated"}, (3,)),
 ]

@@ -95,7 +95,7 @@ def make_game(name):
     return import_module(f"pettingzoo.classic.{name}").raw_env()
 
 
-def game_case(name, module, read):
+def game_case(name, module, read, fast_num_envs):
     return Case(
         name,
         ["env=self_play", f"env.id=classic/{module}"],
@@ -107,14 +107,16 @@ def game_case(name, module, read):
         make_vector=SearchedGames,
         package="pettingzoo",
         random_starts=False,
+        fast_num_envs=fast_num_envs,
     )
 
 
 CASES = [
-    game_case("tictactoe", "tictactoe_v3", lambda board: {"observation": board["observation"]}),
+    game_case("tictactoe", "tictactoe_v3", lambda board: {"observation": board["observation"]}, (1,)),
     game_case(
         "connect-four",
         "connect_four_v3",
         lambda board: {"observation": np.moveaxis(board["observation"], -1, 0)},
+        (),
     ),
 ]

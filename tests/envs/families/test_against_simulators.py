@@ -19,10 +19,19 @@ HERE = Path(__file__).parent
 FILES = sorted({*HERE.glob("*.py")} - {*HERE.glob("test_*.py")})
 REFERENCES = [file for file in FILES if file.stem not in ("collected", "guards")]
 MODULES = [importlib.import_module(f"tests.envs.families.{file.stem}") for file in FILES]
+
+
+def is_fast(case: Case, num_envs: int) -> bool:
+    """Whether the fast tests have it."""
+    return not case.slow and num_envs in (case.num_envs if case.fast_num_envs is None else case.fast_num_envs)
+
+
 CASES = {case.name: case for module in MODULES for case in getattr(module, "CASES", [])}
 GUARDS = [guard for module in MODULES for guard in getattr(module, "GUARDS", [])]
 RUNS = [
-    pytest.param(name, num_envs, id=f"{name}-{num_envs}", marks=[pytest.mark.slow] * case.slow)
+    pytest.param(
+        name, num_envs, id=f"{name}-{num_envs}", marks=[] if is_fast(case, num_envs) else pytest.mark.slow
+    )
     for name, case in CASES.items()
     for num_envs in case.num_envs
 ]

@@ -71,9 +71,9 @@ CASES = [
             action=lambda index: index + 5,
             mask=lambda env: env.mask.astype(bool),
             is_valid=lambda mask, action: bool(mask[action - 5]),
-            num_envs=num_envs,
+            fast_num_envs=fast,
         )
-        for says, num_envs in (("info", (1, 3)), ("entry", (1,)), ("method", (3,)))
+        for says, fast in (("info", (1, 3)), ("entry", (1,)), ("method", (3,)))
     ),
     Case(
         "mask-multi-discrete",
@@ -83,6 +83,7 @@ CASES = [
         action=lambda indices: indices + np.array([0, 5]),
         mask=lambda env: np.concatenate(env.masks).astype(bool),
         is_valid=lambda mask, action: bool(mask[action[0]] and mask[action[1] - 2]),
+        fast_num_envs=(3,),
     ),
     Case(
         "sharing-arrays",
@@ -90,6 +91,7 @@ CASES = [
         ArraySharingEnv,
         ends={"terminated"},
         random_starts=False,
+        fast_num_envs=(1,),
     ),
     Case(
         "sharing-tensors",
@@ -99,6 +101,7 @@ CASES = [
         ends={"terminated"},
         make_vector=SeededInTurn,
         random_starts=False,
+        fast_num_envs=(1,),
     ),
     Case(
         "torchrl",
@@ -107,5 +110,6 @@ CASES = [
         read=read_pendulum,
         ends={"truncated"},
         make_vector=SeededInTurn,
+        fast_num_envs=(3,),
     ),
 ]

@@ -87,7 +87,7 @@ class Spaces:
 
 CASES = [
     Case(
-        name,
+        "vmas",
         ["algo=mappo", "env=vmas", "env.scenario=balance", f"transforms.step_counter.max_steps={LIMIT}"],
         make_balance,
         read=read_agents,
@@ -96,8 +96,7 @@ CASES = [
         action_space=Spaces,
         make_vector=TogetherEnvs,
         package="vmas",
-        num_envs=num_envs,
-        slow=num_envs != (64,),
+        num_envs=(1, 3, 64),
+        fast_num_envs=(64,),
     )
-    for name, num_envs in (("vmas", (64,)), ("vmas-few", (1, 3)))
 ]
