@@ -29,7 +29,8 @@ from hydrl.library_setup import warn_once
 
 PROBE_STEPS = 200  # steps in which an environment is probed for success flags
 PROBED: dict[tuple[Any, ...], "ProbeResult"] = {}
-FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # options of env by the namespace of ids
+FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # options of env by the beginning of ids
+FAMILIES |= {"MiniGrid": "minigrid", "BabyAI": "minigrid"}
 Wrappers = Mapping[str, partial[gymnasium.Env]]
 MakeGymEnv = Callable[..., gymnasium.Env]
 W = TypeVar("W", bound=gymnasium.Wrapper)
@@ -135,12 +136,12 @@ def with_integer_choices(env: GymWrapper, actions: gymnasium.Space) -> GymWrappe
 def explain_make_errors(id: str, maker: MakeGymEnv | None) -> Iterator[None]:
     """Explains why an environment cannot be made, unless its own code failed.
 
-    It also warns of an Atari or MinAtar game without its family's preprocessing.
+    It also warns of an environment without its family's preprocessing, such as an Atari game.
 
     Raises:
         UserError: in place of the error.
     """
-    family = FAMILIES.get(id.rpartition("/")[0])
+    family = find_option(id)
     if family and maker is None and id in gymnasium.registry:
         warn_once(
             f"env.id={id}: env=gym skips the usual preprocessing. Write env={family} env.id={id} for it."
@@ -153,12 +154,20 @@ def explain_make_errors(id: str, maker: MakeGymEnv | None) -> Iterator[None]:
         raise UserError(f"env.id={id}: cannot be created: {explain_make_error(error, id)}") from error
 
 
+def find_option(id: str) -> str | None:
+    """The option of ``env`` with the preprocessing of an environment, such as ``atari``, if there is one."""
+    return FAMILIES.get(re.split("[/-]", id.rpartition(":")[2])[0])
+
+
 def explain_make_error(error: Exception, id: str) -> str:
     """Why an environment cannot be made, with advice if known."""
     reason = " ".join(str(error).split())
-    family = FAMILIES.get(id.rpartition("/")[0])
-    if family and isinstance(error, gymnasium.error.NamespaceNotFound):  # the family registers it
+    family, name = find_option(id), id.rpartition(":")[2]
+    missing = gymnasium.error.NamespaceNotFound if "/" in id else gymnasium.error.NameNotFound
+    if family and isinstance(error, missing):  # the family registers it
         reason = f"it is a game of another option. Write env={family} env.id={id}."
+    elif family and "MissionSpace" in reason:
+        reason = f"its observation mission is text. Write env={family} env.id={name}."
     elif id.startswith("hydrl/"):  # see hydrl.api.python_classes
         reason = "it was a class of the process that trained it. Pass it again: hydrl.train(env=CLASS)."
     elif isinstance(error, gymnasium.error.NameNotFound):
