@@ -28,6 +28,8 @@ REDIRECT = """<!doctype html>
 <script>location.replace("{url}" + location.hash)</script></head>
 <body><a href="{url}">This page has moved.</a></body></html>
 """
+# A block of commands or text; not one of Python or YAML, and none with a drawn table.
+COMMANDS = re.compile(r'<div class="(?:language-(?:text|bash) )?highlight"(?=><pre>[^│┃]*?</pre>)')
 LINK = re.compile(r"\]\((?:\.\./|docs/)?([^)#:]+)")  # as GitHub follows it from the top level or from docs/
 
 
@@ -80,6 +82,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Takes Sphinx's roles out of docstrings, and lets inline code break between words alone."""
+    """Takes out Sphinx's roles, lets inline code break between words alone, and wraps commands."""
     html = re.sub(r":(class|func|meth|mod|attr|data|exc):(?=<code>)", "", html)
+    html = COMMANDS.sub('<div class="highlight wrapped"', html)
     return re.sub(r"<code>[^<\n]*</code>", lambda code: BREAKS.sub("<wbr>", code[0]), html)
