@@ -1,9 +1,10 @@
 """Runs the commands of README and docs/ and writes docs/notes/commands.md: which ran, how, and when.
 
-python scripts/docs/commands.py [REGEX]   # only commands that match; the others keep their rows
+python scripts/docs/commands.py [REGEX [DIR]]   # only commands that match, the others keep their rows; in DIR
 
 Training is shortened with ``debug=fast`` and one thread, and a sweep to two seeds: this shows that a command
-runs, not what it reaches. Results have their own pages. Takes an hour; each command has a row once it ended.
+runs, not what it reaches. Results have their own pages. Takes an hour on a busy core; each command has a row
+once it ended, and one that has not run yet says that only its configuration was checked.
 """
 
 import os
@@ -28,9 +29,10 @@ TOP = """\
 Every command of README and docs/, with the day it last ran and how, for developers. `python
 scripts/docs/commands.py` runs them in a folder of its own and writes this page.
 
-- *fast*: with `debug=fast total_frames=1_280`, one thread, at most two seeds; `outputs/…`, `FOLDER` and the
+- *fast*: with `debug=fast total_frames=512`, one thread, at most two seeds; `outputs/…`, `FOLDER` and the
   like are runs and datasets of its own. The command runs; [results](../results.md) have what it reaches.
 - *whole*: as it stands.
+- *checked*: only its configuration, by `tests/scripts/test_commands.py`.
 - *no*: not run here, with the reason.
 
 `tests/test_my_project.py` runs the commands of the pages on your own components.
@@ -57,7 +59,7 @@ RUNS = {
     "ppo": ("algo=ppo env=inverted_double_pendulum", r"outputs/…|run=EXPERT|init_from=RUN"),
     "of-half_cheetah": ("algo=sac env=half_cheetah", "outputs/MY_RUN"),
 }
-FAST = "debug=fast torch_threads=1 total_frames=1_280"
+FAST = "debug=fast torch_threads=1 total_frames=512 eval.max_steps=20"
 TIMEOUT = 1200  # half seconds
 
 
@@ -99,7 +101,7 @@ def shortened(command: str) -> tuple[str, str]:
         words = re.sub(
             r"seed=(range\(\d+\)|\d(,\d)+)", "seed=0,1", words.replace("'seed=range(5)'", "seed=0,1")
         )
-        words += f" {FAST}" + " total_frames=2_560" * ("resume=" in words)
+        words += f" {FAST}" + " total_frames=1_024" * ("resume=" in words)
     elif "search.py" in words:
         words = re.sub(r"trials=\d+|seeds=\S+", "", words) + f" trials=2 seeds=0 {FAST}"
     elif "record.py" in words:
@@ -152,8 +154,11 @@ def prepare(folder: Path) -> None:
     """Trains the runs and records the datasets that commands name."""
     shutil.copyfile(ROOT / "docs" / "published" / "gym_mujoco.csv", folder / "mine.csv")
     for name, (words, _) in RUNS.items():
-        run(f"python train.py {words} {FAST} hydra.run.dir={name}", folder)
+        if not (folder / name / "summary.json").is_file():
+            run(f"python train.py {words} {FAST} hydra.run.dir={name}", folder)
     for env in ("half_cheetah", "cartpole", "pendulum", "hopper", "inverted_double_pendulum"):
+        if (folder / f"data-{env}").is_dir():
+            continue
         algo = "dqn" if env == "cartpole" else "sac"
         run(f"python train.py algo={algo} env={env} {FAST} hydra.run.dir=of-{env} resume=auto", folder)
         run(f"python scripts/record.py run=of-{env} frames=2_000 random=1 out=data-{env}", folder)
@@ -165,23 +170,27 @@ def read_rows() -> dict[str, str]:
     return {row.split("`")[1].replace("\\|", "|"): row for row in re.findall(r"^\| `.*$", text, re.M)}
 
 
+def cell(command: str) -> str:
+    """A command in a cell of the page's table."""
+    return f"`{command.replace('|', chr(92) + '|')}`"
+
+
 def run_all(pattern: str, folder: Path) -> Iterator[None]:
     """Runs the commands that match, and writes the page after each."""
     rows, wanted = read_rows(), commands()
     for command in wanted:
         if not re.search(pattern, command):
             continue
-        cell = f"`{command.replace('|', chr(92) + '|')}`"
         if why := reason(command):
-            rows[command] = f"| {cell} | no | {why} | | |"
+            rows[command] = f"| {cell(command)} | no | {why} | | |"
         else:
             words, how = shortened(command)
             began = time.monotonic()
             code = run(words, folder)
             seconds = f"{time.monotonic() - began:.0f}"
-            rows[command] = f"| {cell} | {how} | {code} | {seconds} | {date.today()} |"
+            rows[command] = f"| {cell(command)} | {how} | {code} | {seconds} | {date.today()} |"
             print(rows[command], flush=True)
-        text = "".join(f"{rows[name]}\n" for name in wanted if name in rows)
+        text = "".join(f"{rows.get(name) or f'| {cell(name)} | checked | | | |'}\n" for name in wanted)
         PAGE.write_text(TOP + HEAD + text, encoding="utf-8")
         yield
 
@@ -190,7 +199,7 @@ if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = "1"
     import hydrl.api.runs  # noqa: F401  # PyTorch and all that a run imports, once for all commands
 
-    place = Path(tempfile.mkdtemp(prefix="hydrl-commands-"))
+    place = Path("".join(sys.argv[2:3]) or tempfile.mkdtemp(prefix="hydrl-commands-"))
     print(place, flush=True)
     prepare(place)
     for _ in run_all("".join(sys.argv[1:2]), place):
