@@ -15,7 +15,7 @@ from hydra.utils import get_object
 from hydrl.config import CONFIGS
 from hydrl.config.ranges import take_limits, type_of
 from hydrl.config.schema import NETWORKS, Parts
-from hydrl.config.signatures import limited_parameters
+from hydrl.config.source_annotations import own_ranges
 from hydrl.config.tree import find, read_option, show
 
 SENTENCES = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text(encoding="utf-8"))
@@ -185,7 +185,7 @@ def range_of(key: str, settings: Any) -> str:
         return kind_text(type_of(key, limit))
     above, _, name = key.rpartition(".")
     if target := (find(settings, above) or {}).get("_target_"):
-        return kind_text(limited_parameters(get_object(target)).get(name, Any))
+        return kind_text(own_ranges(target).get(name, Any))
     return schema_range(key)
 
 

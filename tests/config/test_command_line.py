@@ -211,8 +211,10 @@ def test_a_package_that_is_missing_is_told_before_the_environment(line, package,
     code, output = told(line)
     assert code == 2
     assert_short(output)
-    assert f"{line.split()[-1]}: needs a package that is not installed" in output
-    assert f"pip install 'hydrl{'' if package == 'wandb' else f'[{package}]'}'" in output
+    assert f"{line.split()[-1]}: {package}, which " in output
+    assert (
+        f" is not installed. Run pip install 'hydrl{'' if package == 'wandb' else f'[{package}]'}'" in output
+    )
 
 
 @pytest.mark.usefixtures("canary")
@@ -536,7 +538,9 @@ def test_each_kind_of_end_has_its_exit_code(told: Told, monkeypatch: pytest.Monk
     assert ends_with(None) == (0, "")
 
 
-@pytest.mark.parametrize("line", ["optim.lrr=1", "algo=ppo optim.lr=-1"])
+@pytest.mark.parametrize(
+    "line", ["optim.lrr=1", "algo=ppo optim.lr=-1", "algo=ppo minibatches.size=0", "minibatches.draw=frame"]
+)
 def test_a_real_command_line_is_answered_without_pytorch_where_it_can_be(line: str, tmp_path: Path):
     command = [sys.executable, "-X", "importtime", "train.py", *line.split(), f"hydra.run.dir={tmp_path}"]
     done = subprocess.run(

@@ -1,10 +1,14 @@
+import re
 from typing import Any
 
 import pytest
+from hydra.utils import get_object
 from torchrl.objectives import ClipPPOLoss, DQNLoss, TD3Loss
 
+from hydrl.config import CONFIGS
 from hydrl.config.call_checks import check_keys, check_target
 from hydrl.config.signatures import accepted_parameters, targets
+from hydrl.config.source_annotations import has_range, own_parameters, own_ranges
 from hydrl.envs import gymnasium_env
 from hydrl.errors import UserError
 from hydrl.networks.actors import q_value
@@ -150,3 +154,18 @@ def test_nested_targets_are_found_with_their_paths():
         ("buffer", "a"),
         ("buffer.storage", "b"),
     ]
+
+
+def test_annotations_in_the_source_are_those_of_the_imported_component():
+    text = "\n".join(file.read_text() for file in CONFIGS.rglob("*.yaml"))
+    ranges = 0
+    for target in sorted(set(re.findall(r"_target_: (hydrl\.[\w.]+)", text))):
+        imported, _ = accepted_parameters(get_object(target))
+        own = own_parameters(target)
+        assert own.keys() <= imported.keys(), target
+        for name, kind in imported.items():
+            if has_range(kind) or name in own:
+                assert repr(own[name]) == repr(kind), (target, name)
+        ranges += len(own_ranges(target))
+    assert ranges >= 81
+    assert own_parameters("torchrl.objectives.DQNLoss") == {}

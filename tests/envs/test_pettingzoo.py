@@ -89,7 +89,8 @@ def test_groups_are_by_name_or_as_they_are_asked_for():
 def test_what_learns_one_group_refuses_several(algo, continuous):
     env = made(TAG, continuous_actions=continuous)
     chosen = settings(f"algo={algo}", "env=pettingzoo", f"env.id={TAG}")
-    told = f"^algo={algo}: learns one group of agents, and env.id={TAG} has adversary and agent. "
+    network = "as .*=multi_agent_.* is built for the observations and actions of one group"
+    told = f"^algo={algo}: learns one group of agents, {network}, and env.id={TAG} has adversary and agent. "
     with pytest.raises(UserError, match=f"{told}Use algo=mappo or algo=ippo.$"):
         check_groups(chosen, [*specs.agent_groups(env)], alike=specs.are_alike(env))
     with pytest.raises(UserError, match=r"in the groups adversary and agent, .* Write actor=multi_agent"):

@@ -401,11 +401,13 @@ MISTAKES: dict[str, list[str]] = {
     ],
     # Parts that do not fit each other.
     "algo=ppo actor=tanh_normal env=cartpole": [
-        "actor=tanh_normal: acts in continuous action spaces, and env=cartpole has discrete actions",
+        "actor=tanh_normal: acts in continuous action spaces, as it squashes a normal distribution into the "
+        "bounds, and env=cartpole has discrete actions",
         "Use actor=stochastic.\n",
     ],
     "algo=ppo actor=categorical env=pendulum": [
-        "actor=categorical: acts in discrete or multi-discrete action spaces, and env=pendulum has",
+        "actor=categorical: acts in discrete or multi-discrete action spaces, as it has a probability for "
+        "each choice, and env=pendulum has",
         "Use actor=stochastic.\n",
     ],
     "algo=ppo env=cartpole encoder=null": ["encoder: this key is required. Write encoder=auto.\n"],
@@ -635,7 +637,8 @@ MISTAKES: dict[str, list[str]] = {
         "rnn has cell, hidden_size, span.\n",
     ],
     "algo=recurrent_ppo +critic.rnn={_target_:hydrl.networks.rnn.RecurrentLayer,cell:gru,hidden_size:8}": [
-        "critic.rnn: it has no RNN of its own. Use critic.encoder=shared, the actor's.\n"
+        "does not go with critic=state_value, which has no RNN of its own; critic.encoder=shared reads "
+        "the one of the actor. Use critic.rnn=null.\n"
     ],
     "algo=crossq compile=true": [
         "does not go with critic.norm, which counts its batches outside the graph. Use compile=false.\n"

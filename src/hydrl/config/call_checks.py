@@ -10,8 +10,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,10 +24,10 @@ from hydrl.config.schema import RULES, WRAPPERS, Part, Values, call_spec
 from hydrl.config.signatures import (
     accepted_parameters,
     gymnasium_parameters,
-    limited_parameters,
     required_keywords,
     targets,
 )
+from hydrl.config.source_annotations import own_parameters, own_ranges
 from hydrl.config.suggestions import advise_key, explain, without_copies
 from hydrl.config.tree import find, option_target, paths, read_option, show
 from hydrl.config.user_dirs import find_setter
@@ -46,8 +45,8 @@ def check_signatures(values: Values) -> None:
         ConfigError: for keys that no signature has, and wrong values.
         UserError: for a dataset that nothing reads, or that is missing.
     """
-    mistakes: dict[str, str] = {}
-    for path, node in targets(values):
+    mistakes = check_annotations(values, own_parameters)
+    for path, node in targets(values) if not mistakes else ():  # from here on PyTorch is imported
         mistakes |= dict(check_target(path, node, values))
     if not mistakes:  # every target can be imported
         for prefix in ("", *(f"extra_learners.{name}." for name in values.get("extra_learners", {}))):
@@ -58,27 +57,25 @@ def check_signatures(values: Values) -> None:
 
 
 def check_limits(values: Values, limits: Mapping[str, str]) -> dict[str, str]:
-    """Mistakes in values by the limits of options' YAML and of hydrl's signatures, which import PyTorch.
-
-    Signatures are read only if no mistake is found in a typed key before.
-    """
+    """Mistakes in values by the limits of options' YAML and the ranges in hydrl's signatures."""
     mistakes: dict[str, str] = {}
     for key, limit in limits.items():
         above, _, name = key.rpartition(".")
         if name in (find(values, above) or {}):
             mistakes |= dict(check_value(key, type_of(key, limit), values))
-    if mistakes.keys() & set(map(key_of, typed_words())):
-        return mistakes
-    others: dict[str, str] = {}
-    for path, node in targets(values):
-        with suppress(Exception):  # of an import, which has a message of its own later
-            kinds = limited_parameters(get_object(node["_target_"]))
-            for key in kinds.keys() & node.keys():
-                if not isinstance(node[key], Mapping):
-                    others |= dict(check_value(f"{path}.{key}", kinds[key], values))
     # Transforms copy values of the loss, and buffers those of the collector: originals come first.
     of_loss = {key: line for key, line in mistakes.items() if key.startswith("loss.")}
-    return of_loss | others | mistakes
+    return of_loss | check_annotations(values, own_ranges) | mistakes
+
+
+def check_annotations(values: Values, parameters: Callable[[str], dict[str, Any]]) -> dict[str, str]:
+    """Mistakes in values by the annotations that ``parameters`` returns of each target."""
+    mistakes: dict[str, str] = {}
+    for path, node in targets(values):
+        for key, kind in parameters(node["_target_"]).items():
+            if key in node and not isinstance(node[key], Mapping):
+                mistakes |= dict(check_value(f"{path}.{key}", kind, values))
+    return mistakes
 
 
 def check_data(values: Values) -> None:

@@ -5,7 +5,7 @@ environments in :mod:`hydrl.config.tasks`, networks in :mod:`hydrl.config.networ
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,12 @@ from hydrl.config.compatibility import (
     unmet_requirements,
     unused_networks,
 )
-from hydrl.config.networks import batch_norm_mistakes, encoder_mistakes, has_async_workers, rnn_mistakes
+from hydrl.config.networks import (
+    encoder_mistakes,
+    has_async_workers,
+    sequence_mistakes,
+    shared_encoder_mistakes,
+)
 from hydrl.config.overrides import chosen_options, is_forked, key_of, typed_words
 from hydrl.config.ranges import too_large
 from hydrl.config.schema import NETWORKS, QUANTITIES, Part, Values, quantity
@@ -43,17 +48,7 @@ def check(values: Values, limits: Mapping[str, str]) -> None:
     for name in ("frames", "envs"):  # train.py asks every collector for them
         if quantity(values, name) is None:
             raise UserError(explain_missing(QUANTITIES[name]))
-    for rule in (
-        unmet_requirements,
-        incompatible_options,
-        mislabelled_env,
-        partial(too_large, limits=limits),
-        init_from_mistakes,
-        wrapper_mistakes,
-        info_key_mistakes,
-        encoder_mistakes,
-        conflicting_values,
-    ):
+    for rule in (unmet_requirements, incompatible_options, partial(too_large, limits=limits), *COMPARISONS):
         for message in rule(values):
             raise UserError(message)
     check_signatures(values)
@@ -81,16 +76,18 @@ def init_from_mistakes(values: Values) -> Iterator[str]:
         yield f"init_from.parts={show(parts)}: this run has no {lacking[0]}. Its networks are {available}."
 
 
-def conflicting_values(values: Values) -> Iterator[str]:
-    """Values that conflict with each other or with this machine."""
+def existing_run(values: Values) -> Iterator[str]:
+    """A run folder that holds a run already, which no other run writes over."""
     folder = Path(values["run_dir"])
     started = (folder / "summary.json").exists() or any(folder.glob("checkpoints/checkpoint-*"))
-    fork = is_forked(values["resume"], folder)
-    if (values["resume"] is None or fork) and started:  # a run never writes over another
+    if (values["resume"] is None or is_forked(values["resume"], folder)) and started:
         problem = f"hydra.run.dir={folder}: holds a run already"
         yield f"{problem}. Resume it by {shlex.quote(f'resume={folder}')}, or choose another folder."
-    module, workers = values["loss"]["module"], quantity(values, "workers")
-    if workers and any(map(has_running_statistics, values["transforms"].values())):
+
+
+def worker_mistakes(values: Values) -> Iterator[str]:
+    """Statistics and sums of rewards that do not work across worker processes."""
+    if quantity(values, "workers") and any(map(has_running_statistics, values["transforms"].values())):
         yield (
             "transforms: running statistics of observations or rewards would stay in the workers. "
             "Use collector=single, or transforms=normalized init_stats_frames=1_000, "
@@ -103,20 +100,21 @@ def conflicting_values(values: Values) -> Iterator[str]:
             "collector.sync=false a batch comes from one worker or another. Use collector=multi_sync or "
             "minibatches.n_steps=1."
         )
+
+
+def loss_mistakes(values: Values) -> Iterator[str]:
+    """Arguments of a loss that conflict with each other or with the batch."""
+    module = values["loss"]["module"]
     if module.get("double_dqn") and not module.get("delay_value", True):
         yield "loss.module.double_dqn=true: needs a target network. Use loss.module.delay_value=true."
     if "gamma" in module and module["_target_"].startswith("torchrl."):
         gamma = module["gamma"]
         yield f"loss.module.gamma={gamma}: no such key. Write loss.value_estimator.gamma={gamma}."
-    yield from unused_eval_keys(values)
-    yield from batch_norm_mistakes(values)
-    yield from unused_networks(values)
-    yield from rnn_mistakes(values)
-    if values["cudagraph"] and "Prioritized" in str(values["buffer"]):
-        yield "cudagraph=true: keeps the priorities inside the graph. Use buffer=replay or cudagraph=false."
-    yield from overridden_choices()
-    yield from ignored_presets()
-    yield from missing_packages(values)
+    if find(values, "loss.value_estimator.average_gae") and values["collector"]["frames_per_batch"] == 1:
+        yield (
+            "collector.frames_per_batch=1: advantages are normalized over the batch. Use "
+            "collector.frames_per_batch=2 or loss.value_estimator.average_gae=false."
+        )
 
 
 def unused_eval_keys(values: Values) -> Iterator[str]:
@@ -138,7 +136,7 @@ def has_running_statistics(transform: Part) -> bool:
     return name in ("VecNorm", "VecNormV2", "RunningNorm", "RunningRewardScaling")
 
 
-def overridden_choices() -> Iterator[str]:
+def overridden_choices(_: Values) -> Iterator[str]:
     """Options on the command line that a tuned preset replaces by a component of its own."""
     options, typed = chosen_options(), set(map(key_of, typed_words()))
     tuned = options.get("tuned")
@@ -152,7 +150,28 @@ def overridden_choices() -> Iterator[str]:
             yield f"{has}. Set {keys}, or add tuned=null to leave out the preset."
 
 
-def ignored_presets() -> Iterator[str]:
+def ignored_presets(_: Values) -> Iterator[str]:
     """Tuned presets that another sweeper did not choose."""
     if file := find_preset(chosen_options(), option_folders()):
         yield f"tuned={AUTO_PRESET}: chooses no preset here. Write tuned={file}, or tuned=null for none."
+
+
+# What compares the values of several keys, or reads the command line and this machine. Everything else on
+# which options go together stands in the options' own YAML.
+COMPARISONS: tuple[Callable[[Values], Iterator[str]], ...] = (
+    mislabelled_env,
+    init_from_mistakes,
+    wrapper_mistakes,
+    info_key_mistakes,
+    encoder_mistakes,
+    existing_run,
+    worker_mistakes,
+    loss_mistakes,
+    unused_eval_keys,
+    unused_networks,
+    shared_encoder_mistakes,
+    sequence_mistakes,
+    overridden_choices,
+    ignored_presets,
+    missing_packages,
+)

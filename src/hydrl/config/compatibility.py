@@ -1,9 +1,10 @@
 """Compatibility of options: the algorithm, its loss, networks and other components."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from hydrl.config import CONFIGS
-from hydrl.config.describe import advise_options, matching_options, name_component, name_env
+from hydrl.config.describe import advise_options, give_reason, matching_options, name_component, name_env
 from hydrl.config.overrides import chosen_options
 from hydrl.config.schema import NETWORKS, RULES, Values
 from hydrl.config.signatures import targets
@@ -40,7 +41,7 @@ def incompatible_options(values: Values) -> Iterator[str]:
             own = not set(names) & here and set(able) <= here
             if names and not own and not set(names) & set(able):
                 unread = " data=null" if "mixed" in names and "replay" in able and values["data"] else ""
-                why = f", which {rules['because']}" if "because" in rules else ""
+                why = give_reason(rules, group)
                 advice = advise_options(group, able) + unread
                 yield f"{group}={names[0]}: does not go with {label}{why}. {advice}."
 
@@ -66,22 +67,23 @@ def mislabelled_env(values: Values) -> Iterator[str]:
 
 def unmet_requirements(values: Values) -> Iterator[str]:
     """Values of other keys that a component or the loss cannot work with."""
-    for what, node in with_rules(values):
-        needs = node.get("requires", {})
-        why = f", which {needs['because']}" if "because" in needs else ""
-        for key, able in needs.items():
-            if key in ("because", *CHECKED_LATER):
+    for label, node in with_rules(values):
+        rules = node.get("requires", {})
+        for key in rules.keys() - {"because", *CHECKED_LATER}:
+            value = find(values, key)
+            least = re.fullmatch(r">= (\d+)", str(rules[key]))
+            if value >= int(least[1]) if least and value is not None else value in rules[key]:
                 continue
-            if (value := find(values, key)) not in able:
-                if isinstance(value, Mapping):  # a part, as it was chosen, or one's own by its keys
-                    own = {
-                        name: rule
-                        for name, rule in value.items()
-                        if rule is not None and name[0] != "_" and name not in RULES
-                    }
-                    typed = chosen_options().get(key)
-                    value = typed if typed in option_names(CONFIGS / key) else own
-                yield f"{key}={show(value)}: does not go with {what}{why}. Use {key}={show(able[0])}."
+            if isinstance(value, Mapping):  # a component, as it was chosen, or one's own by its keys
+                own = {
+                    name: rule
+                    for name, rule in value.items()
+                    if rule is not None and name[0] != "_" and name not in RULES
+                }
+                typed = chosen_options().get(key)
+                value = typed if typed in option_names(CONFIGS / key) else own
+            able = f"{key}={least[1]} or more" if least else f"{key}={show(rules[key][0])}"
+            yield f"{key}={show(value)}: does not go with {label}{give_reason(rules, key)}. Use {able}."
 
 
 def unused_networks(values: Values) -> Iterator[str]:

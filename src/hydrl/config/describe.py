@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import chosen_options
-from hydrl.config.schema import WITHIN, Part
+from hydrl.config.schema import WITHIN, Part, Values
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import join_or
 from hydrl.config.tree import option_names, read_option
@@ -16,6 +16,13 @@ def advise_options(group: str, able: Sequence[str | None]) -> str:
     if len(names) > 3:
         return f"Use {group}={join_or(names)}"
     return f"Use {join_or(f'{group}={name}' for name in names)}"
+
+
+def give_reason(rules: Values, key: str) -> str:
+    """The reason of a rule, ``because`` of all or of its key, as the end of a sentence."""
+    because = rules.get("because", {})
+    reason = because if isinstance(because, str) else because.get(key)
+    return f", which {reason}" if reason else ""
 
 
 def name_component(group: str, node: Part | None) -> str:

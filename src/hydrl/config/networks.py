@@ -1,16 +1,17 @@
-"""Checks of networks: encoders, RNNs and normalisation."""
+"""Checks of networks: encoders and RNNs."""
 
 from collections.abc import Iterator, Mapping
 
 from hydrl.config.describe import name_component
 from hydrl.config.overrides import key_of, typed_words
-from hydrl.config.schema import NETWORKS, WITHIN, Part, Values, quantity
+from hydrl.config.schema import NETWORKS, WITHIN, Values, quantity
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import join_or
 from hydrl.config.tree import find, option_target, show
 
 # Keys of an encoder that are no observation entries.
 KEYS = ("reader", "features", "channels", "scale")
+VMAP_KEY = "loss.value_estimator.deactivate_vmap"
 # Encoders of an observation entry.
 READERS = ("auto", "mlp", "cnn", "impala", "minatar")
 
@@ -48,68 +49,39 @@ def can_share_encoder(values: Values) -> bool:
     return has_state_critic(values) or (reads_once and not quantity(values, "rnn"))
 
 
-def batch_norm_mistakes(values: Values) -> Iterator[str]:
-    """Batch normalisation over single rows, or where action probabilities are compared."""
-    norms = [group for group in NETWORKS if is_batch_norm((values[group] or {}).get("norm"))]
-    if norms and quantity(values, "size") == 1:  # one row has no deviation
-        yield f"minibatches.size=1: {norms[0]}.norm normalises over the minibatch. Use minibatches.size=2."
-    if find(values, "loss.value_estimator.average_gae") and values["collector"]["frames_per_batch"] == 1:
-        yield (
-            "collector.frames_per_batch=1: advantages are normalised over the batch. Use "
-            "collector.frames_per_batch=2 or loss.value_estimator.average_gae=false."
-        )
-    if norms and quantity(values, "epochs"):
-        yield (
-            f"{norms[0]}.norm: normalises over the minibatch, which changes the probability of the "
-            f"actions taken. Use layers@{norms[0]}=mlp."
-        )
-
-
-def is_batch_norm(norm: Part | None) -> bool:
-    """Whether a network's ``norm`` depends on other rows of the minibatch."""
-    return norm is not None and not norm["_target_"].endswith("LayerNorm")
-
-
-def rnn_mistakes(values: Values) -> Iterator[str]:
-    """Mistakes with recurrent policies and shared encoders."""
-    rnn, critic = quantity(values, "rnn"), values["critic"] or {}
+def shared_encoder_mistakes(values: Values) -> Iterator[str]:
+    """Mistakes with networks that read another network's encoder or RNN."""
     if values["actor"].get("encoder") == "shared":
         yield "actor.encoder=shared: only the critic can share the actor's encoder. Use actor.encoder=own."
     for network in (kind for kind in NETWORKS if kind != "actor"):
-        node = values[network] or {}
-        if node.get("rnn") and has_state_critic(values):
-            yield f"{network}.rnn: it has no RNN of its own. Use critic.encoder=shared, the actor's."
-        if node.get("encoder") == "shared" and not can_share_encoder(values):
+        if (values[network] or {}).get("encoder") == "shared" and not can_share_encoder(values):
             takers = "a critic that judges states, or SAC's without an RNN"
             yield f"{network}.encoder=shared: is for {takers}. Use {network}.encoder=own."
-    if quantity(values, "burn_in") is not None:
-        yield from sequence_mistakes(values)
-    if not rnn:
-        return
-    if not quantity(values, "sequence"):
-        able = "minibatches.sequence=32" if quantity(values, "epochs") else "minibatches=sequences"
-        sizes = {key: rnn[key] for key in ("cell", "hidden_size") if key in rnn}
-        yield f"actor.rnn={show(sizes or rnn)}: an RNN learns from whole sequences. Use {able}."
-    if quantity(values, "sequence") == 1:
-        yield "minibatches.sequence=1: an RNN learns nothing from single steps. Use 2 or more."
+    critic = values["critic"] or {}
     shared = critic.get("encoder") == "shared" or "memory" in (critic.get("in_keys") or [])
-    if shared and find(values, "loss.value_estimator.deactivate_vmap") is False:
-        needs = "loss.value_estimator.deactivate_vmap=true"
-        yield f"critic.encoder=shared: reads the actor's RNN. Use {needs}, or leave it out."
+    if shared and quantity(values, "rnn") and find(values, VMAP_KEY) is False:
+        yield f"critic.encoder=shared: reads the actor's RNN. Use {VMAP_KEY}=true, or leave it out."
 
 
 def sequence_mistakes(values: Values) -> Iterator[str]:
-    """Mistakes with a replay buffer of sequences."""
-    steps, several = find(values, "minibatches.n_steps"), "n_steps" in values["loss"]["module"]
-    loss = name_component("loss", values["loss"]["module"])
-    if not quantity(values, "rnn"):
+    """Recurrent policies that learn from single steps, and sequences that a loss cannot learn from."""
+    rnn, sequence = quantity(values, "rnn"), quantity(values, "sequence")
+    if rnn and not sequence:
+        able = "minibatches.sequence=32" if quantity(values, "epochs") else "minibatches=sequences"
+        sizes = {key: rnn[key] for key in ("cell", "hidden_size") if key in rnn}
+        yield f"actor.rnn={show(sizes or rnn)}: an RNN learns from whole sequences. Use {able}."
+    if rnn and sequence == 1:
+        yield "minibatches.sequence=1: an RNN learns nothing from single steps. Use 2 or more."
+    if quantity(values, "burn_in") is None:  # no replay buffer of sequences
+        return
+    if not rnn:
         able = values["compatible_with"].get("minibatches", ["replay"])
         other = "minibatches=replay" if "replay" in able else "another algorithm"
         yield f"minibatches=sequences: is for an RNN. Use rnn=lstm, or {other}."
-    if not several and steps != 1:
-        yield f"minibatches.n_steps={steps}: over sequences {loss} bootstraps from the next step. Use 1."
-    if not several and quantity(values, "sequence") == 1:
-        yield f"minibatches.sequence=1: {loss} bootstraps from the next step of a sequence. Use 2 or more."
+    steps, loss = find(values, "minibatches.n_steps"), values["loss"]["module"]
+    if steps != 1 and "n_steps" not in loss:
+        name = name_component("loss", loss)
+        yield f"minibatches.n_steps={steps}: over sequences {name} bootstraps from the next step. Use 1."
     if has_async_workers(values):
         yield (
             "collector.sync=false: a batch comes from one worker or another, and sequences go on from batch "

@@ -183,9 +183,10 @@ def check_network(name: str) -> str:
 Alone = Literal["continuous", "discrete", "multi-discrete"]
 Actions = Alone | Literal["multi-agent continuous", "multi-agent discrete", "multi-agent multi-discrete"]
 
-# The options of a group that may be chosen; the values of a dotted key that may be set; `because` of what.
-CompatibleWith = dict[Annotated[str, AfterValidator(check_group)], list[str | None] | str]
-Requires = dict[str, list[Any] | str]
+# Options by group, or values by dotted key, a list or `>= N`; and `because`, the reason of all or by key.
+Reasons = dict[str, str]
+CompatibleWith = dict[Annotated[str, AfterValidator(check_group)], list[str | None] | str | Reasons]
+Requires = dict[str, list[Any] | str | Reasons]
 
 
 class Loss(Strict):

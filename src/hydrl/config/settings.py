@@ -23,7 +23,7 @@ from pydantic import (
 
 from hydrl.config import CONFIGS, auto_values
 from hydrl.config.checks import check
-from hydrl.config.describe import advise_options, matching_options, name_component, name_env
+from hydrl.config.describe import advise_options, give_reason, matching_options, name_component, name_env
 from hydrl.config.hydra_errors import find_all_mistakes
 from hydrl.config.migrations import new_config
 from hydrl.config.overrides import chosen_options, key_of, typed_words
@@ -513,9 +513,13 @@ def check_action_space(settings: Settings, kind: str) -> None:
             advice = "Let each action be an integer, as in torchrl.data.MultiCategorical"
         spaces = join_or(settings.action_spaces)
         raise UserError(f"algo={settings.algo}: acts in {spaces} action spaces, and {has}. {advice}.")
-    if kind not in (only := settings.actor.get("requires", {}).get("action_spaces", [kind])):
+    rules = settings.actor.get("requires", {})
+    if kind not in (only := rules.get("action_spaces", [kind])):
         actor = name_component("actor", settings.actor)
-        raise UserError(f"{actor}: acts in {join_or(only)} action spaces, and {has}. Use actor=stochastic.")
+        why = give_reason(rules, "action_spaces").replace(", which", ", as it")
+        raise UserError(
+            f"{actor}: acts in {join_or(only)} action spaces{why}, and {has}. Use actor=stochastic."
+        )
 
 
 def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> None:
@@ -526,14 +530,16 @@ def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> N
         groups: the names of those that the environment has.
         alike: whether all their agents observe and act alike.
     """
-    needs = [network.get("requires", {}) for network in settings.networks.values()]
-    if len(groups) > 1 and any("agent_groups" in rule for rule in needs):
-        env = name_env(settings.task, settings.env)
-        joined = ", or env.group_map=all_in_one_group" * (alike and "group_map" in settings.env)
-        raise UserError(
-            f"algo={settings.algo}: learns one group of agents, and {env} has {' and '.join(groups)}. "
-            f"Use algo=mappo or algo=ippo{joined}."
-        )
+    for name, network in settings.networks.items() if len(groups) > 1 else ():
+        if "agent_groups" in (rules := network.get("requires", {})):
+            env = name_env(settings.task, settings.env)
+            joined = ", or env.group_map=all_in_one_group" * (alike and "group_map" in settings.env)
+            of_network = f", as {name_component(name, network)}"
+            why = give_reason(rules, "agent_groups").replace(", which", of_network)
+            raise UserError(
+                f"algo={settings.algo}: learns one group of agents{why}, and {env} has "
+                f"{' and '.join(groups)}. Use algo=mappo or algo=ippo{joined}."
+            )
 
 
 def needs_dataset(algo: str) -> bool:

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from types import UnionType
-from typing import Annotated, Any, NotRequired, Union, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, NotRequired, Union, Unpack, get_args, get_origin, get_type_hints
 
 from hydra.utils import get_object
 
@@ -44,16 +44,6 @@ def accepted_parameters(target: Any) -> tuple[dict[str, Any], bool]:
         if not open_ended:
             break
     return parameters, open_ended and not is_library
-
-
-def limited_parameters(target: Any) -> dict[str, Any]:
-    """The parameters whose annotation has a range, as those of :mod:`hydrl.limits`."""
-    return {name: kind for name, kind in accepted_parameters(target)[0].items() if has_range(kind)}
-
-
-def has_range(kind: Any) -> bool:
-    """Whether an annotation, or one within it, is an ``Annotated``."""
-    return get_origin(kind) is Annotated or any(map(has_range, get_args(kind)))
 
 
 def required_keywords(target: Any) -> frozenset[str]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hydrl.config.describe import name_component, name_env
+from hydrl.config.describe import give_reason, name_component, name_env
 from hydrl.config.schema import Values
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import no_such_choice
@@ -76,14 +76,17 @@ def missing_packages(values: Values) -> Iterator[str]:
     """Missing packages, and unknown scenarios of VMAS."""
     backend = read_option("/eval_backends").get(values["eval"]["backend"], {})
     for path, part in [*targets(values), (f"eval.backend={values['eval']['backend']}", backend)]:
-        if (package := part.get("requires", {}).get("package")) is None:
+        rules = part.get("requires", {})
+        if (package := rules.get("package")) is None:
             continue
         if (spec := importlib.util.find_spec(package)) is None or spec.origin is None:
             setting = name_env(values["task"], part) if path == "env" else path
             setting = re.sub(r"^(\w+)\.(\w+)$", r"\1=\2", setting)  # logger.wandb
             setting = setting if "=" in setting else name_component(path, part)
             extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
-            yield f"{setting}: needs a package that is not installed. Run pip install 'hydrl{extra}'."
+            why = give_reason(rules, "package")
+            line = f"{setting}: {package}{why}{',' * bool(why)} is not installed"
+            yield f"{line}. Run pip install 'hydrl{extra}'."
         elif package == "vmas":
             offered = [file.stem for file in (Path(spec.origin).parent / "scenarios").rglob("[!_]*.py")]
             if part["scenario"] not in offered:
