@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date
 from pathlib import Path
 
@@ -175,23 +175,29 @@ def cell(command: str) -> str:
     return f"`{command.replace('|', chr(92) + '|')}`"
 
 
+def page_text(rows: Mapping[str, str]) -> str:
+    """The page, with the rows of commands that have run and of those that cannot."""
+    lines = []
+    for command in commands():
+        why = reason(command)
+        new = f"| {cell(command)} | {'no' if why else 'checked'} | {why} | | |"
+        lines.append(rows.get(command, new) if not why else new)
+    return TOP + HEAD + "".join(f"{line}\n" for line in lines)
+
+
 def run_all(pattern: str, folder: Path) -> Iterator[None]:
     """Runs the commands that match, and writes the page after each."""
-    rows, wanted = read_rows(), commands()
-    for command in wanted:
-        if not re.search(pattern, command):
+    rows = dict(read_rows())
+    for command in commands():
+        if reason(command) or not re.search(pattern, command):
             continue
-        if why := reason(command):
-            rows[command] = f"| {cell(command)} | no | {why} | | |"
-        else:
-            words, how = shortened(command)
-            began = time.monotonic()
-            code = run(words, folder)
-            seconds = f"{time.monotonic() - began:.0f}"
-            rows[command] = f"| {cell(command)} | {how} | {code} | {seconds} | {date.today()} |"
-            print(rows[command], flush=True)
-        text = "".join(f"{rows.get(name) or f'| {cell(name)} | checked | | | |'}\n" for name in wanted)
-        PAGE.write_text(TOP + HEAD + text, encoding="utf-8")
+        words, how = shortened(command)
+        began = time.monotonic()
+        code = run(words, folder)
+        seconds = f"{time.monotonic() - began:.0f}"
+        rows[command] = f"| {cell(command)} | {how} | {code} | {seconds} | {date.today()} |"
+        print(rows[command], flush=True)
+        PAGE.write_text(page_text(rows), encoding="utf-8")
         yield
 
 

@@ -16,6 +16,7 @@ PAGES = {
     "train.py": "train.md",
     "docs/tutorial.ipynb": "tutorial.md",
 }
+WIDE = ("upstream.md", "notes/commands.md")  # pages without a table of contents
 REDIRECTS = {  # old addresses of pages
     "learning": "notes/learning",
     "own_parts": "own_components",
@@ -72,7 +73,9 @@ def output(node: dict[str, Any]) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Lets links find their pages in the site."""
+    """Lets links find their pages in the site, and gives pages of wide tables the room beside them."""
+    if page.file.src_uri in WIDE:
+        page.meta["hide"] = ["toc"]
     if "/" in page.file.src_uri:  # one folder down, where links are right as they are
         return markdown
 

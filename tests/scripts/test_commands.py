@@ -73,7 +73,7 @@ def test_a_script_has_the_keys_of_its_commands(script: str):
 
 def test_every_command_has_run_or_the_page_says_why_not():
     rows = run_commands.read_rows()
-    assert list(rows) == run_commands.commands(), "run python scripts/docs/commands.py"
+    assert list(rows) == run_commands.commands(), "run python scripts/docs/pages.py"
     for command, row in rows.items():
         how, ended, _, day = (cell.strip() for cell in re.split(r"(?<!\\)\|", row)[2:6])
         if how == "no":
