@@ -38,6 +38,7 @@ ENVIRONMENTS = {  # what an environment cannot be composed without
     "minatar": ["env.id=MinAtar/Breakout-v1"],
     "atari": ["env.id=ALE/Pong-v5"],
     "dm_control": ["env.id=cartpole-swingup"],
+    "robotics": ["env.id=FetchReach-v4"],
     "pettingzoo": ["env.id=mpe2/simple_spread_v3"],
     "self_play": ["env.id=classic/tictactoe_v3"],
 }

@@ -35,6 +35,8 @@ VEC_NORM = partial(VecNorm, in_keys=["observation"], decay=1.0)
 VEC_NORM_V2 = partial(VecNormV2, in_keys=["observation"], decay=1.0, reduce_batch_dims=True)
 FAMILIES = {"atari": ("ale_py", "ALE/Pong-v5"), "minatar": ("minatar", "MinAtar/Breakout-v1")}
 FAMILIES |= {"dm_control": ("dm_control", "cartpole-swingup")}
+FAMILIES |= {"robotics": ("gymnasium_robotics", "AdroitHandDoor-v1")}
+FAMILIES |= dict.fromkeys(["fetch_reach", "fetch_push"], ("gymnasium_robotics", ""))
 FAMILIES |= {
     "pettingzoo": ("mpe2", "mpe2/simple_spread_v3"),
     "self_play": ("pettingzoo", "classic/tictactoe_v3"),

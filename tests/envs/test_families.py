@@ -65,6 +65,7 @@ def test_a_run_asks_the_family_of_its_maker(run):
         (["env=atari", "env.id=ALE/Pong-v5"], "GymnasiumFamily"),
         (["env=minatar", "env.id=MinAtar/Breakout-v1"], "GymnasiumFamily"),
         (["env=dm_control", "env.id=cartpole-swingup"], "GymnasiumFamily"),
+        (["env=robotics", "env.id=FetchReach-v4"], "GymnasiumFamily"),
         (["env=self_play", "env.id=classic/tictactoe_v3"], "GymnasiumFamily"),
         (["env=simple_spread", "algo=mappo"], "PettingZooFamily"),
         (["env=vmas_navigation", "algo=mappo"], "EnvFamily"),

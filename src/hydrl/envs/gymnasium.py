@@ -227,9 +227,12 @@ def find_success_keys(
 ) -> list[str]:
     """The keys of ``info`` that are success flags, by a separate environment, once a process.
 
-    Gymnasium's own environments have none. Others are stepped with random actions until a flag appears, for
-    one episode and ``PROBE_STEPS`` steps at most; errors are left to the run itself.
+    Gymnasium's own environments have none, and a family's ``make`` may know its own as ``make.success_keys``.
+    Others are stepped with random actions until a flag appears, for one episode and ``PROBE_STEPS`` steps at
+    most; errors are left to the run itself.
     """
+    if family_keys := getattr(getattr(make, "func", make), "success_keys", None):
+        return family_keys(id)
     spec = gymnasium.registry.get(id)
     modules = [wrapper.func.__module__ for wrapper in evaluation_wrappers(wrappers).values()]
     modules += [getattr(spec and spec.entry_point, "__module__", None) or str(spec and spec.entry_point)]
