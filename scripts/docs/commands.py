@@ -101,7 +101,7 @@ def shortened(command: str) -> tuple[str, str]:
         words = re.sub(
             r"seed=(range\(\d+\)|\d(,\d)+)", "seed=0,1", words.replace("'seed=range(5)'", "seed=0,1")
         )
-        words += f" {FAST}" + " total_frames=1_024" * ("resume=" in words)
+        words += f" {FAST}" + " total_frames=1_536" * ("resume=" in words)
     elif "search.py" in words:
         words = re.sub(r"trials=\d+|seeds=\S+", "", words) + f" trials=2 seeds=0 {FAST}"
     elif "record.py" in words:

@@ -50,14 +50,14 @@ def describe(name: str) -> Iterator[str]:
     thing = get_object(name)
     yield f"### {name}"
     if not inspect.isclass(thing):
-        yield fenced(signature(name, thing), "python")
+        yield fenced(signature(name, thing), "text")
     yield from describe_docstring(inspect.getdoc(thing) or "", with_arguments=not inspect.isclass(thing))
     for member in MEMBERS.get(thing.__name__, []):
         attribute = inspect.getattr_static(thing, member)
         shown = f"{thing.__name__.lower()}.{member}"
         yield f"#### {shown}"
         function = attribute.fget if isinstance(attribute, property) else attribute
-        yield fenced(signature(shown, function, is_property=isinstance(attribute, property)), "python")
+        yield fenced(signature(shown, function, is_property=isinstance(attribute, property)), "text")
         yield from describe_docstring(inspect.getdoc(attribute) or "")
 
 

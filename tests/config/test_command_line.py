@@ -572,7 +572,7 @@ def test_help_lists_the_groups_and_their_choices_after_three_examples(told: Told
     for group in CONFIGS.iterdir():
         assert not list(group.glob("*.yaml")) or f"\n{group.name}: " in output
     assert "_target_" not in output
-    assert output.endswith("hydrl docs prints the folder of the documentation.\n")
+    assert output.rstrip().endswith("\nhydrl docs prints the folder of the documentation.")
 
 
 @pytest.mark.parametrize(
