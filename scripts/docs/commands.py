@@ -89,11 +89,10 @@ def shortened(command: str) -> tuple[str, str]:
     """A command as it is run here, and how that is called."""
     if re.search(r"--help|--cfg", command):
         return command, "whole"
-    words = command
+    words = re.sub(r"outputs/sweeps/…", "outputs/sweeps/lr", command)
     for name, (_, pattern) in RUNS.items():
         if re.search(pattern, command):
             words = re.sub(r"outputs/…/checkpoints/\S*", f"'{name}/checkpoints/LAST'", words)
-            words = re.sub(r"outputs/sweeps/…", "outputs/sweeps/lr", words)
             words = re.sub(r"outputs/…|outputs/MY_RUN|EXPERT\b|RUN\b", name, words)
     if data := re.search(r"env=(\w+) data=npz data.path=FOLDER", words):
         words = words.replace("FOLDER", f"data-{data[1]}")
@@ -102,6 +101,7 @@ def shortened(command: str) -> tuple[str, str]:
             r"seed=(range\(\d+\)|\d(,\d)+)", "seed=0,1", words.replace("'seed=range(5)'", "seed=0,1")
         )
         words += f" {FAST}" + " total_frames=1_536" * ("resume=" in words)
+        words += " collector.frames_per_batch=512" * ("algo=recurrent_ppo" in words)
     elif "search.py" in words:
         words = re.sub(r"trials=\d+|seeds=\S+", "", words) + f" trials=2 seeds=0 {FAST}"
     elif "record.py" in words:
@@ -156,6 +156,9 @@ def prepare(folder: Path) -> None:
     for name, (words, _) in RUNS.items():
         if not (folder / name / "summary.json").is_file():
             run(f"python train.py {words} {FAST} hydra.run.dir={name}", folder)
+    if not (folder / "outputs" / "sweeps" / "lr").is_dir():
+        words = f"algo=dqn env=cartpole seed=0,1 {FAST} hydra.sweep.dir=outputs/sweeps/lr"
+        run(f"python train.py -m {words}", folder)
     for env in ("half_cheetah", "cartpole", "pendulum", "hopper", "inverted_double_pendulum"):
         if (folder / f"data-{env}").is_dir():
             continue

@@ -7,6 +7,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.utils import get_object
 from omegaconf import DictConfig, open_dict, read_write
 
 from hydrl.config.settings import Settings, check_values
@@ -57,34 +58,19 @@ def pair_of(settings: Settings) -> str:
 
 
 def check_envs_in_child(members: Sequence[Member]) -> list[str]:
-    """Messages of :func:`check_envs` from a process of its own, which imports PyTorch and simulators.
+    """Messages of :func:`hydrl.run.env_checks.check_envs`, from a process of its own: it imports PyTorch.
 
     If that process fails in another way, there are none: the members then report it themselves.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
-            return pool.submit(check_envs, members).result()
+            return pool.submit(call, "hydrl.run.env_checks.check_envs", members).result()
         except Interrupted:
             raise
         except Exception:
             return []
 
 
-def check_envs(members: Sequence[Member]) -> list[str]:
-    """Builds each member's environment and checks that its algorithm can act there; the messages."""
-    from hydrl import envs, specs
-    from hydrl.library_setup import quieten_libraries
-
-    quieten_libraries()
-    messages = []
-    for values, shown in members:
-        settings = Settings.of(values, shown)
-        make: Any = settings.build("env")
-        try:
-            env = envs.make_env(make, settings.transform_builders, device="cpu")
-            kind = envs.find_family(make).action_kind(env)
-            settings.check_env(kind, [*specs.agent_groups(env)], alike=specs.are_alike(env))
-            env.close()
-        except UserError as error:
-            messages.append(str(error))
-    return messages
+def call(target: str, *arguments: Any) -> Any:
+    """Calls a function by its dotted name, so that only the child imports it."""
+    return get_object(target)(*arguments)
