@@ -15,6 +15,8 @@ SIGMA = "train/sigma"  # scale of the exploration noise
 Q_VALUE = "train/q_value"  # mean value of the greedy action
 EXPLAINED_VARIANCE = "train/explained_variance"  # share of the value targets' variance
 
+OBJECTIVE = "objective_{}"  # behind `train/` and `eval/`, with `env.weights`: an objective's episode sum
+
 RETURN_MEAN = "eval/return_mean"  # over the episodes of an evaluation
 RETURN_STD = "eval/return_std"  # standard deviation of these returns
 RETURN_MIN = "eval/return_min"  # lowest of these returns

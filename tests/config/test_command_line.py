@@ -125,7 +125,7 @@ def assert_short(output: str) -> None:
 def no_families(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gymnasium as it is where no task of Atari's or MinAtar's was made in this process."""
     registry = gymnasium.registry
-    for each in [id for id in registry if id.startswith(("ALE/", "MinAtar/"))]:
+    for each in [id for id in registry if id.startswith(("ALE/", "MinAtar/", "MiniGrid-", "BabyAI-"))]:
         monkeypatch.delitem(registry, each)
 
 

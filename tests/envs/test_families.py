@@ -64,6 +64,7 @@ def test_a_run_asks_the_family_of_its_maker(run):
         (["env=cartpole"], "GymnasiumFamily"),
         (["env=atari", "env.id=ALE/Pong-v5"], "GymnasiumFamily"),
         (["env=minatar", "env.id=MinAtar/Breakout-v1"], "GymnasiumFamily"),
+        (["env=minigrid", "env.id=MiniGrid-DoorKey-5x5-v0"], "GymnasiumFamily"),
         (["env=dm_control", "env.id=cartpole-swingup"], "GymnasiumFamily"),
         (["env=robotics", "env.id=FetchReach-v4"], "GymnasiumFamily"),
         (["env=self_play", "env.id=classic/tictactoe_v3"], "GymnasiumFamily"),

@@ -222,6 +222,8 @@ MISTAKES: dict[str, list[str]] = {
         "env=cartpole-v1: no such option",
         "Use env=cartpole, env=cartpole_masked or env=gym env.id=CartPole-v1.\n",
     ],
+    "env=MiniGrid-DoorKey-5x5-v0": ["no such option. Use env=minigrid env.id=MiniGrid-DoorKey-5x5-v0.\n"],
+    "env=gym env.id=BabyAI-GoToLocal-v0": ["Write env=minigrid env.id=BabyAI-GoToLocal-v0.\n"],
     "env=ALE/Pong-v5": ["env=ALE/Pong-v5: no such option. Use env=atari env.id=ALE/Pong-v5.\n"],
     "algo=PPO": [
         "algo=PPO: no such option",

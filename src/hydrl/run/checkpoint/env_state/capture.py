@@ -46,9 +46,9 @@ CONSTANT_CLASSES = {  # parts as above, of packages that may be missing
     "gymnasium_robotics.utils.mujoco_utils:MujocoModelNames",  # which follow from the model
 }
 LIBRARIES = {"abc", "builtins", "collections", "enum", "gymnasium", "numpy"}
-LIBRARIES |= {"ale_py", "gymnasium_robotics", "minatar", "mpe2", "pettingzoo"}
-LIBRARIES |= {"tensordict", "torch", "torchrl", "types", "typing"}
-GAMES = {"minatar", "mpe2", "pettingzoo"}  # whose games are objects beside the environment that is stepped
+# Packages whose games are objects beside the environment that is stepped.
+GAMES = {"minatar", "minigrid", "mpe2", "pettingzoo"}
+LIBRARIES |= {"ale_py", "gymnasium_robotics", "tensordict", "torch", "torchrl", "types", "typing"} | GAMES
 PLAIN = (type(None), bool, int, float, str, bytes)
 KEYS = ("plain", "number", "enum", "tuple", "frozenset")  # allowed keys of dictionaries
 CONTAINERS: dict[str, Any] = {
