@@ -22,6 +22,20 @@ test: .venv/ready ## run the fast tests; twelve minutes on two cores
 test-slow: .venv/ready ## run the slow tests (does it learn, does it survive a kill); two hours; parts=FILE for one; resumable
 	$(BIN)/python tests/slow.py $(parts)
 
+# Beside .venv, as dm-control needs MuJoCo 3. mo-gymnasium's pygame would write over pygame-ce.
+FAMILIES := .venv-families/bin/python
+.venv-families/ready: pyproject.toml
+	test -x $(FAMILIES) || $(PYTHON) -m venv .venv-families
+	$(FAMILIES) -m pip install --quiet --disable-pip-version-check pytest pytest-xdist pytest-timeout \
+		--editable '.[atari,dm-control,minatar,minigrid,pettingzoo,report,robotics,vmas]'
+	$(FAMILIES) -m pip install --quiet --disable-pip-version-check --no-deps 'mo-gymnasium==1.3.*'
+	@touch $@
+
+test-families: export HYDRL_FAMILIES := all
+test-families: export MUJOCO_GL ?= egl
+test-families: .venv-families/ready ## compare every family of environments with its raw simulator; ten minutes on two cores
+	$(FAMILIES) -m pytest -n auto -m 'slow or not slow' tests/envs/families
+
 lint: .venv/ready ## check style, formatting, spelling and the imports between rooms
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,4 +70,4 @@ bench: .venv/bench ## compare frames per second with Stable-Baselines3, plain Py
 results: .venv/ready ## run the experiments of docs/results.md; hours; rows=ppo-cartpole for one row; resumable
 	$(BIN)/python scripts/results.py $(filter-out PYTHON=%,$(MAKEOVERRIDES))
 
-.PHONY: help train test test-slow lint format type dashboard docs bench results
+.PHONY: help train test test-slow test-families lint format type dashboard docs bench results

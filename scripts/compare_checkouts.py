@@ -36,8 +36,10 @@ ENVIRONMENTS = {  # what an environment cannot be composed without
     "custom": ["env._target_=torchrl.envs.PendulumEnv"],
     "vmas": ["env.scenario=navigation"],
     "minatar": ["env.id=MinAtar/Breakout-v1"],
+    "minigrid": ["env.id=MiniGrid-DoorKey-5x5-v0"],
     "atari": ["env.id=ALE/Pong-v5"],
     "dm_control": ["env.id=cartpole-swingup"],
+    "robotics": ["env.id=FetchReach-v4"],
     "pettingzoo": ["env.id=mpe2/simple_spread_v3"],
     "self_play": ["env.id=classic/tictactoe_v3"],
 }

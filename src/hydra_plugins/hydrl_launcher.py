@@ -130,28 +130,29 @@ class MemberSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Sweeps over the typed overrides; composes every member before one starts.
+        """Sweeps over the typed overrides; checks every member before it makes a folder and one starts.
 
         Raises:
-            UserError: for a wrong ``max_batch_size``.
+            UserError: for a wrong member, and a wrong ``max_batch_size``.
         """
+        from hydrl.experiments.member_checks import check_members
+
+        loader, folder = self.hydra_context.config_loader, Path(self.config.hydra.sweep.dir)
         words = [f"{key}={value}" for key, value in self.params.items()]
         words += current_command().typed(arguments)
-        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
-        members = combinations(parser.parse_overrides(words))
+        members = combinations(OverridesParser.create(config_loader=loader).parse_overrides(words))
         size = len(members) if self.max_batch_size is None else self.max_batch_size
         if size < 1:
             raise UserError(f"hydra.sweeper.max_batch_size={size}: should be 1 or more.")
-        folder, results = Path(self.config.hydra.sweep.dir), []
+        with_presets = self.with_tuned(members)
+        check_members(loader.load_sweep_config(self.config, member) for member in with_presets)
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self.config, folder / "multirun.yaml")
+        # Processes find their presets themselves.
+        launched = members if isinstance(self.launcher, ProcessLauncher) else with_presets
+        results = []
         for first in range(0, len(members), size):
-            batch = members[first : first + size]
-            composed = self.with_tuned(batch)
-            self.validate_batch_is_legal(composed)
-            # Processes find their presets themselves.
-            launched = batch if isinstance(self.launcher, ProcessLauncher) else composed
-            results.append(self.launcher.launch(launched, initial_job_idx=first))
+            results.append(self.launcher.launch(launched[first : first + size], initial_job_idx=first))
             for member in results[-1]:
                 member.return_value  # noqa: B018  # raises the error of a job that failed
         return results

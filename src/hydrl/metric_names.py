@@ -15,6 +15,8 @@ SIGMA = "train/sigma"  # scale of the exploration noise
 Q_VALUE = "train/q_value"  # mean value of the greedy action
 EXPLAINED_VARIANCE = "train/explained_variance"  # share of the value targets' variance
 
+OBJECTIVE = "objective_{}"  # behind `train/` and `eval/`, with `env.weights`: an objective's episode sum
+
 RETURN_MEAN = "eval/return_mean"  # over the episodes of an evaluation
 RETURN_STD = "eval/return_std"  # standard deviation of these returns
 RETURN_MIN = "eval/return_min"  # lowest of these returns
@@ -29,7 +31,7 @@ VIDEO = "eval/video"  # an episode of the policy
 FINAL_VIDEO = "eval/final_video"  # an episode of the last policy
 
 ELAPSED = "time/elapsed"  # seconds since the run began
-FRAMES_PER_SECOND = "time/frames_per_second"  # of the loop
+FRAMES_PER_SECOND = "time/frames_per_second"  # frames over the loop's time, evaluations and videos included
 POLICY_LAG = "time/policy_lag"  # mean number of newer policies when a frame was learned from
 COLLECTING = "time/collect"  # share of the loop's time: acting in the environments
 SAMPLING = "time/sample"  # share: drawing minibatches, estimating advantages

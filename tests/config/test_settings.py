@@ -30,7 +30,9 @@ TASKS |= {f"multi-agent {kind}": "custom env._target_=tests.fakes.envs.CountingT
 ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=torchrl.envs.PendulumEnv"]}
 ARGUMENTS["env/vmas"] = ["env.scenario=navigation"]
 ARGUMENTS |= {"env/minatar": ["env.id=MinAtar/Breakout-v1"], "env/atari": ["env.id=ALE/Pong-v5"]}
+ARGUMENTS["env/minigrid"] = ["env.id=MiniGrid-DoorKey-5x5-v0"]
 ARGUMENTS["env/dm_control"] = ["env.id=cartpole-swingup"]
+ARGUMENTS["env/robotics"] = ["env.id=FetchReach-v4"]
 ARGUMENTS["env/pettingzoo"] = ["env.id=mpe2/simple_spread_v3"]
 ARGUMENTS["env/self_play"] = ["env.id=classic/tictactoe_v3"]
 KINDS = ("replay_buffer", "npz", "h5", "minari")
@@ -162,6 +164,8 @@ def test_a_file_is_named_after_what_it_says_it_is(file: str):
         "algo" if group == "algo" else "task"
     ]
     of_any = dict.fromkeys(("gym", "minatar", "atari", "dm_control", "pettingzoo", "self_play"), "${env.id}")
+    of_any |= {"minigrid": "${env.id}"}
+    of_any["robotics"] = "${env.id}"
     of_any |= {"custom": "${env._target_}", "vmas": "${env.scenario}"}
     assert said == of_any.get(name, name)
 

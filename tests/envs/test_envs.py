@@ -34,7 +34,10 @@ OBSERVATION_NORM = partial(ObservationNorm, in_keys=["observation"])
 VEC_NORM = partial(VecNorm, in_keys=["observation"], decay=1.0)
 VEC_NORM_V2 = partial(VecNormV2, in_keys=["observation"], decay=1.0, reduce_batch_dims=True)
 FAMILIES = {"atari": ("ale_py", "ALE/Pong-v5"), "minatar": ("minatar", "MinAtar/Breakout-v1")}
+FAMILIES |= {"minigrid": ("minigrid", "MiniGrid-DoorKey-5x5-v0")}
 FAMILIES |= {"dm_control": ("dm_control", "cartpole-swingup")}
+FAMILIES |= {"robotics": ("gymnasium_robotics", "AdroitHandDoor-v1")}
+FAMILIES |= dict.fromkeys(["fetch_reach", "fetch_push"], ("gymnasium_robotics", ""))
 FAMILIES |= {
     "pettingzoo": ("mpe2", "mpe2/simple_spread_v3"),
     "self_play": ("pettingzoo", "classic/tictactoe_v3"),
@@ -480,7 +483,7 @@ def test_actions_nothing_here_learns_are_refused_before_the_first_reset(actions,
 @pytest.mark.parametrize("reward", [np.ones(2), "much"])
 def test_a_reward_that_is_not_one_number_is_refused(reward, spaced):
     with pytest.raises(
-        UserError, match=r"^env\.id=Spaced-v0: it returned the reward .*\. Return one number\.$"
+        UserError, match=r"^env\.id=Spaced-v0: it returned the reward .*\. Return one number, or give it"
     ):
         spaced(2, reward=reward)
 
@@ -543,9 +546,8 @@ def test_a_space_of_one_s_own_is_refused_in_a_line(inside):
     space = gymnasium.spaces.Dict({"mission": Words()}) if inside else Words()
     env = gymnasium.make("CartPole-v1")
     env.observation_space = space
-    with pytest.raises(
-        TypeError, match=r"^its observations are .*Words\(\).*, of no fixed size. A wrapper can"
-    ):
+    entry = " mission" if inside else ""
+    with pytest.raises(TypeError, match=rf"^its observation{entry} is a Words, a space of no fixed size or"):
         adapt_spaces(env)
 
 

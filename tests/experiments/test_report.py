@@ -13,8 +13,13 @@ from matplotlib.figure import Figure
 
 from hydrl.errors import UserError
 from hydrl.experiments import figures, runs
-from hydrl.experiments.report import format_number
-from hydrl.experiments.statistics import estimate, iqm, probability_of_improvement
+from hydrl.experiments.statistics import (
+    estimate,
+    format_number,
+    iqm,
+    is_on_front,
+    probability_of_improvement,
+)
 from hydrl.run.logging.html import write_page
 from hydrl.run.run_folder import summary
 from scripts import report
@@ -218,6 +223,43 @@ def test_what_is_still_being_written_is_read_as_far_as_it_goes(tmp_path):
     assert runs.read_evaluations(tmp_path).tolist() == [[20, 2, 5.5]]  # 123 may become 123.4
 
 
+def test_the_pareto_front_by_hand():
+    points = np.array([[1, 5], [3, 3], [3, 3], [2, 3], [5, 1], [5, 0.5], [0, 5.0]])
+    assert is_on_front(points).tolist() == [True, True, True, False, True, False, False]
+    assert is_on_front(np.array([[1, 2, 3], [1, 2, 4], [9, 0, 0]])).tolist() == [False, True, True]
+
+
+def test_a_sweep_over_weights_shows_the_pareto_front(tmp_path):
+    reached = {"[1,1]": (8, -1), "[1,10]": (1, -0.5), "[1,0.1]": (20, -14), "[2,2]": (7, -2)}
+    for weights, objectives in reached.items():
+        for seed in range(2):
+            folder = tmp_path / "runs" / f"{weights}{seed}"
+            make_run(folder, 1, seed, overrides=[f"env.weights={weights}"])
+            entries = {"eval/objective_0": objectives[0] + 2 * seed, "eval/objective_1": objectives[1]}
+            result = summary(folder) | entries
+            (folder / "summary.json").write_text(json.dumps(result))
+    out = tmp_path / "out"
+    report.main([str(tmp_path / "runs"), f"out={out}"])
+    page = (out / "report.md").read_text()
+    assert "| group | objective_0 | objective_1 | on the Pareto front |" in page
+    assert "| `ppo env.weights=[1,1]` | 9 | -1 | yes |" in page
+    assert "| `ppo env.weights=[2,2]` | 8 | -2 | no |" in page
+    assert page.count("| yes |") == 3
+    svg = (out / "front-cartpole.svg").read_text()
+    labels = re.findall("<!-- (.*) -->", svg)
+    assert {"objective_0", "objective_1", "front of these groups", "ppo env.weights=[1,10]"} <= {*labels}
+    assert "front-cartpole.png" in page
+    assert (out / "front-cartpole.pdf").read_bytes()[:4] == b"%PDF"
+
+
+def test_a_report_without_objectives_has_no_front(tmp_path):
+    for name, objectives in {"a": {}, "b": {"eval/objective_0": 1.0}}.items():
+        folder = make_run(tmp_path / "runs" / name, seed=ord(name))
+        (folder / "summary.json").write_text(json.dumps(summary(folder) | objectives))
+    report.main([str(tmp_path / "runs"), f"out={tmp_path / 'out'}"])
+    assert "Pareto" not in (tmp_path / "out" / "report.md").read_text()
+
+
 def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):
     for seed in range(5):
         for env in ("cartpole", "acrobot"):
@@ -235,7 +277,7 @@ def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):
     assert page.count(row) == 2
     assert re.search(r"\| `ppo` \| 5 \| 22 .* \| 0 of 5 \| - \| - \|", page)
     assert "| `ppo` | 1 | 5 | 5 to 5 | 0 of 1 | - | - |" in page  # no interval, and no column for one
-    assert "**Too few seeds for an interval**, 5 are needed: `ppo` on hopper (1)." in page
+    assert "**Too few seeds for an interval**, 5 are needed:\n\n- `ppo` on hopper (1)\n" in page
     assert f"last evaluation: `{tmp_path / 'runs' / 'c'}`." in page
     assert f"| `{tmp_path / 'runs' / 'd'}` | `interrupted after 3000 frames, without a score` |" in page
     assert page.count("| `dqn` | `ppo` | 1 | 1 to 1 |") == 2

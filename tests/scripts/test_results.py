@@ -16,7 +16,7 @@ from hydrl.config.tree import option_names, paths
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.experiments import processes, runs
 from hydrl.experiments.processes import ProcessPool
-from hydrl.experiments.report import format_number
+from hydrl.experiments.statistics import format_number
 from scripts import results as script
 from scripts.docs import algorithms_page, results_page
 from tests.conftest import settings

@@ -21,7 +21,7 @@ from hydrl.errors import UserError
 PATHS = ("hydra.run.dir", "hydra.sweep.dir", "resume", "init_from", "init_from.run", "data.path", "out")
 SWEPT_PATHS = ("init_from", "init_from.run", "data.path")
 # Keys that no file need have and that are typed as any other: without Hydra's + for a new one.
-OPTIONAL_KEYS = r"env\.(wrappers|info_keys|observe)\b|encoder\.\w+="
+OPTIONAL_KEYS = r"env\.(wrappers|info_keys|observe|weights)\b|encoder\.\w+="
 
 
 @dataclass

@@ -22,7 +22,8 @@ from hydrl.config.signatures import accepted_parameters
 from hydrl.config.tree import find, option_names, options_with_key, paths, show
 from hydrl.errors import ConfigError
 
-FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # the option of env for ids that begin so
+# The option of env for ids that begin so.
+FAMILIES = {"ALE": "atari", "MinAtar": "minatar", "MiniGrid": "minigrid", "BabyAI": "minigrid"}
 REQUIRED_GROUPS = ("algo", "env", "loss", "collector", "optim")
 NULLS = ("None", "NONE", "Null", "false", "False")
 
@@ -367,7 +368,7 @@ def option_advice(group: str, option: str, offered: Sequence[str], values: Mappi
 
 def env_words(id: str) -> list[str]:
     """What to type for an id of an environment: the options that have it, and the one that takes any."""
-    family = FAMILIES.get(id.partition("/")[0], "gym")
+    family = FAMILIES.get(re.split("[/-]", id)[0], "gym")
     return [*options_with_key("env.id", id), f"env={family} env.id={id}"]
 
 

@@ -229,7 +229,7 @@ class EnvFamily:
 
 
 class GymnasiumFamily(EnvFamily):
-    """Gymnasium environments, with Atari, MinAtar, the DeepMind Control Suite and self-play."""
+    """Gymnasium environments, with Atari, MinAtar, the Control Suite, robotics and self-play."""
 
     copies_arrays = takes_render_mode = True
 

@@ -172,7 +172,11 @@ class CheckedEnv(gymnasium.Wrapper):
         try:
             return float(np.asarray(reward).item())
         except (TypeError, ValueError):
-            raise UserError(f"{self.label}: it returned the reward {reward}. Return one number.") from None
+            shown = " ".join(str(reward).split())[:60]
+            raise UserError(
+                f"{self.label}: it returned the reward {shown}. Return one number, or give it a "
+                "reward_space of several and write env.weights."
+            ) from None
 
     def check_values(self, observation: Any, reward: float, info: Any) -> None:
         """Warns of unusual values that may be intended."""

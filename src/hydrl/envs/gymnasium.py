@@ -22,13 +22,15 @@ from torchrl.envs import EnvBase, GymWrapper
 from hydrl.envs.action_masks import MaskReader, MaskSetting, MaskTracker, find_mask_source, track_mask
 from hydrl.envs.checked_env import copy_kwargs, is_env_error, seed_spaces, wrapper_chain
 from hydrl.envs.episode_info import SUCCESS, EpisodeInfo, InfoReader, is_number
+from hydrl.envs.objectives import objective_reductions, weigh_rewards
 from hydrl.envs.spaces import adapt_spaces, choice_sizes, sample_action
 from hydrl.errors import UserError
 from hydrl.library_setup import warn_once
 
 PROBE_STEPS = 200  # steps in which an environment is probed for success flags
 PROBED: dict[tuple[Any, ...], "ProbeResult"] = {}
-FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # options of env by the namespace of ids
+FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # options of env by the beginning of ids
+FAMILIES |= {"MiniGrid": "minigrid", "BabyAI": "minigrid"}
 Wrappers = Mapping[str, partial[gymnasium.Env]]
 MakeGymEnv = Callable[..., gymnasium.Env]
 W = TypeVar("W", bound=gymnasium.Wrapper)
@@ -43,6 +45,7 @@ def gymnasium_env(
     info_keys: list[str] | dict[str, Literal["last", "mean", "sum"]] | None = None,
     make: MakeGymEnv | None = None,
     action_mask: MaskSetting = None,
+    weights: list[float] | None = None,
     **kwargs: Any,
 ) -> EnvBase:
     """TorchRL environment of one Gymnasium environment, or of ``num_envs`` stepped together.
@@ -66,11 +69,13 @@ def gymnasium_env(
         make: makes the environment from its ``id`` and ``kwargs`` in place of ``gymnasium.make``.
         action_mask: the entry of the observation or of ``info`` that holds the action mask; ``None``: one
             named ``action_mask``, or the method ``action_masks``, if there is one. ``False`` ignores masks.
+        weights: of an environment with several objectives, one for each; the reward is the weighted sum of
+            the vector that the environment, in its wrappers, returns.
         **kwargs: passed to the environment, each a copy of its own.
 
     Raises:
-        UserError: for an unknown id, a missing package, a keyword or wrapper that does not fit, or spaces
-            that no algorithm here learns in.
+        UserError: for an unknown id, a missing package, a keyword or wrapper that does not fit, weights
+            that do not, or spaces that no algorithm here learns in.
         Exception: whatever the environment's own code raises.
     """
     maker = make
@@ -80,7 +85,7 @@ def gymnasium_env(
         return adapt_spaces(make_tracked_env(id, **kwargs), observe, f"env.id={id}")
 
     with explain_make_errors(id, maker):
-        kwargs.update(env_keywords(id, wrappers, info_keys, maker, action_mask, kwargs))
+        kwargs.update(env_keywords(id, wrappers, info_keys, maker, action_mask, weights, kwargs))
         env = make_gym_wrapper(make, num_envs, device, keep_env_fns=not (wrappers or maker))
         return add_info_readers(env)
 
@@ -91,16 +96,18 @@ def env_keywords(
     info_keys: Any,
     maker: MakeGymEnv | None,
     action_mask: MaskSetting,
+    weights: list[float] | None,
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
     """The keyword arguments of :func:`make_tracked_env` that are not defaults."""
     required = info_keys if isinstance(info_keys, dict) else dict.fromkeys(info_keys or [], "last")
     success_keys = [] if info_keys == [] else find_success_keys(id, wrappers, maker, **kwargs)
-    reductions = dict.fromkeys(success_keys, "last") | required
+    reductions = dict.fromkeys(success_keys, "last") | objective_reductions(weights) | required
     followed = (reductions, [*required]) if reductions else None
     keywords = {"make": maker, "info_keys": followed, "wrappers": wrappers}
-    mask_keyword = {} if action_mask is None else {"action_mask": action_mask}
-    return {name: value for name, value in keywords.items() if value} | mask_keyword
+    optional = {"action_mask": action_mask, "weights": weights}
+    settings = {name: value for name, value in optional.items() if value is not None}
+    return {name: value for name, value in keywords.items() if value} | settings
 
 
 def make_gym_wrapper(make: Any, num_envs: int, device: str, *, keep_env_fns: bool) -> GymWrapper:
@@ -129,12 +136,12 @@ def with_integer_choices(env: GymWrapper, actions: gymnasium.Space) -> GymWrappe
 def explain_make_errors(id: str, maker: MakeGymEnv | None) -> Iterator[None]:
     """Explains why an environment cannot be made, unless its own code failed.
 
-    It also warns of an Atari or MinAtar game without its family's preprocessing.
+    It also warns of an environment without its family's preprocessing, such as an Atari game.
 
     Raises:
         UserError: in place of the error.
     """
-    family = FAMILIES.get(id.rpartition("/")[0])
+    family = find_option(id)
     if family and maker is None and id in gymnasium.registry:
         warn_once(
             f"env.id={id}: env=gym skips the usual preprocessing. Write env={family} env.id={id} for it."
@@ -147,12 +154,20 @@ def explain_make_errors(id: str, maker: MakeGymEnv | None) -> Iterator[None]:
         raise UserError(f"env.id={id}: cannot be created: {explain_make_error(error, id)}") from error
 
 
+def find_option(id: str) -> str | None:
+    """The option of ``env`` with the preprocessing of an environment, such as ``atari``, if there is one."""
+    return FAMILIES.get(re.split("[/-]", id.rpartition(":")[2])[0])
+
+
 def explain_make_error(error: Exception, id: str) -> str:
     """Why an environment cannot be made, with advice if known."""
     reason = " ".join(str(error).split())
-    family = FAMILIES.get(id.rpartition("/")[0])
-    if family and isinstance(error, gymnasium.error.NamespaceNotFound):  # the family registers it
+    family, name = find_option(id), id.rpartition(":")[2]
+    missing = gymnasium.error.NamespaceNotFound if "/" in id else gymnasium.error.NameNotFound
+    if family and isinstance(error, missing):  # the family registers it
         reason = f"it is a game of another option. Write env={family} env.id={id}."
+    elif family and "MissionSpace" in reason:
+        reason = f"its observation mission is text. Write env={family} env.id={name}."
     elif id.startswith("hydrl/"):  # see hydrl.api.python_classes
         reason = "it was a class of the process that trained it. Pass it again: hydrl.train(env=CLASS)."
     elif isinstance(error, gymnasium.error.NameNotFound):
@@ -173,15 +188,17 @@ def make_tracked_env(
     id: str,
     info_keys: tuple[dict[str, str], list[str]] | None = None,
     action_mask: MaskSetting = None,
+    weights: list[float] | None = None,
     **kwargs: Any,
 ) -> gymnasium.Env:
-    """Makes an environment in its wrappers, with ``info`` values followed and the action mask read.
+    """Makes an environment in its wrappers: rewards weighed, ``info`` values followed, the action mask read.
 
     Args:
         id: as for :func:`gymnasium_env`, like the others.
         info_keys: the reduction of each value, and the keys that the user named.
     """
-    env, label = make_wrapped_env(id, **kwargs), f"env.id={id}"
+    label = f"env.id={id}"
+    env = weigh_rewards(make_wrapped_env(id, **kwargs), weights, label)
     num_actions = sum(choice_sizes(env.action_space))
     env = track_mask(env, action_mask, label, num_actions, lambda: info_keys_at_reset(id, **kwargs))
     return EpisodeInfo(env, info_keys[0], label, info_keys[1]) if info_keys else env
@@ -227,9 +244,12 @@ def find_success_keys(
 ) -> list[str]:
     """The keys of ``info`` that are success flags, by a separate environment, once a process.
 
-    Gymnasium's own environments have none. Others are stepped with random actions until a flag appears, for
-    one episode and ``PROBE_STEPS`` steps at most; errors are left to the run itself.
+    Gymnasium's own environments have none, and a family's ``make`` may know its own as ``make.success_keys``.
+    Others are stepped with random actions until a flag appears, for one episode and ``PROBE_STEPS`` steps at
+    most; errors are left to the run itself.
     """
+    if family_keys := getattr(getattr(make, "func", make), "success_keys", None):
+        return family_keys(id)
     spec = gymnasium.registry.get(id)
     modules = [wrapper.func.__module__ for wrapper in evaluation_wrappers(wrappers).values()]
     modules += [getattr(spec and spec.entry_point, "__module__", None) or str(spec and spec.entry_point)]

@@ -22,21 +22,24 @@ def require_package(name: str, extra: str, family: str = "") -> ModuleType:
         raise UserError(f"env={family or extra}: {reason}. Run pip install 'hydrl[{extra}]'.") from error
 
 
-def check_id(id: str, valid_ids: Iterable[str]) -> None:
+def check_id(id: str, valid_ids: Iterable[str], noun: str = "game", examples: Iterable[str] = ()) -> None:
     """Refuses an id that a family does not have.
 
     Args:
         id: as the user typed it.
         valid_ids: the family's ids, as ``FAMILY/Game-v1``.
+        noun: what an id names.
+        examples: ids to show if none is close; none: all.
 
     Raises:
-        UserError: naming close matches, or else all.
+        UserError: naming close matches, or else the examples.
     """
     if id in (ids := [*valid_ids]):
         return
     games = {game_name(env_id): env_id for env_id in ids}  # the last of several versions
-    matches = get_close_matches(game_name(id), games, 3) or sorted(games)
-    raise UserError(f"env.id={id}: no such game. Write {' or '.join(games[game] for game in matches)}.")
+    matches = [games[game] for game in get_close_matches(game_name(id), games, 3)]
+    matches = matches or [*examples] or [games[game] for game in sorted(games)]
+    raise UserError(f"env.id={id}: no such {noun}. Write {' or '.join(matches)}.")
 
 
 def check_probability(key: str, value: float) -> None:

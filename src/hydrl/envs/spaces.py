@@ -66,10 +66,7 @@ def adapt_spaces(
             env = TransformAction(env, lambda action: action.reshape(actions.shape), flat_space)
     else:
         env = flatten_actions(env)
-    if not is_of_fixed_size(observations):
-        raise TypeError(
-            f"its observations are {observations}, of no fixed size. A wrapper can make a Box of them."
-        )
+    check_observations(observations)
     if any(map(is_unsupported_stack, all_spaces(observations))):
         warn_once(
             f"{label}: stacked images that are not uint8 are read as one vector. Stack them by the transform "
@@ -90,10 +87,27 @@ def adapt_spaces(
     return CheckedEnv(env, label)
 
 
+def check_observations(observations: gymnasium.Space) -> None:
+    """Refuses observations of variable size, and spaces of other classes than Gymnasium's.
+
+    Raises:
+        TypeError: naming the first such entry.
+    """
+    for path, space in dict(leaf_spaces(observations)).values():
+        if not is_of_fixed_size(space):
+            entry = f" {'.'.join(map(str, path))}" if path else ""
+            raise TypeError(
+                f"its observation{entry} is a {type(space).__name__}, a space of no fixed size or of a class "
+                "of its own. A wrapper can make a Box of it, or leave it out."
+            )
+
+
 def is_of_fixed_size(space: gymnasium.Space) -> bool:
-    """Whether all values of a space have the same size; ``False`` for custom spaces."""
+    """Whether all values of a space have the same size; ``False`` for a class of one's own."""
     try:
-        return space.is_np_flattenable and not any(isinstance(part, Text) for part in all_spaces(space))
+        return flatten_space(space).shape is not None and not any(
+            isinstance(part, Text) for part in all_spaces(space)
+        )
     except NotImplementedError:  # of Gymnasium's base class
         return False
 
@@ -198,6 +212,10 @@ def check_reset(env: gymnasium.Env) -> None:
         raise TypeError(f"its reset does not take seed and options (Gymnasium 0.26). {CHECK_ENV}") from None
 
 
+class ChannelsFirstBox(Box):
+    """Gymnasium space of images ``[C, H, W]``; in another ``Box`` the shorter side is the channels."""
+
+
 class ObservationAdapter(gymnasium.ObservationWrapper):
     """Gymnasium wrapper that converts an observation, entry by entry, to what networks read.
 
@@ -257,6 +275,8 @@ def is_vector(space: gymnasium.Space) -> bool:
 
 def is_image(space: gymnasium.Space) -> bool:
     """Whether a space is an image for CNNs: 3 dimensions; if uint8 also 2 (grey) or 4 (a stack)."""
+    if isinstance(space, ChannelsFirstBox):
+        return True
     if not isinstance(space, Box) or len(space.shape) not in (2, 3, 4):
         return False
     if len(space.shape) != 3 and space.dtype != np.uint8:
@@ -284,6 +304,11 @@ def channels_are_last(shape: tuple[int, ...]) -> bool:
     return shape[-1] <= shape[0]
 
 
+def entry_channels_first(image: np.ndarray, space: gymnasium.Space) -> np.ndarray:
+    """An image of a space as ``[C, H, W]``."""
+    return image if isinstance(space, ChannelsFirstBox) else channels_first(image)
+
+
 def channels_first(image: np.ndarray) -> np.ndarray:
     """An image as ``[C, H, W]``, a view; the channels are the shorter side, or the last of equal sides.
 
@@ -305,14 +330,14 @@ def adapted_space(space: gymnasium.Space) -> Box:
         flat = flatten_space(space)
         return Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
     dtype = np.uint8 if space.dtype in (np.uint8, np.bool_) else np.float32
-    low, high = (channels_first(bound).astype(dtype) for bound in (space.low, space.high))
+    low, high = (entry_channels_first(bound, space).astype(dtype) for bound in (space.low, space.high))
     return Box(low, high, dtype=dtype)
 
 
 def adapt_entry(value: Any, space: gymnasium.Space) -> np.ndarray:
     """An entry's value, converted as :func:`adapted_space` says."""
     if is_image(space):
-        return channels_first(np.asarray(value))
+        return entry_channels_first(np.asarray(value), space)
     return value if is_vector(space) else flatten(space, value)
 
 

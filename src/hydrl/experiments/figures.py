@@ -70,9 +70,13 @@ def draw_curves(
     draw_baselines(panels[0], baseline_curves(published, runs), max(run.curve[-1, 0] for run in runs))
     if reward_threshold:
         draw_thresholds(panels, sorted({run.threshold for run in runs if run.threshold is not None}))
-    handles, labels = panels[0].get_legend_handles_labels()
+    save_with_legend(figure, panels[0], files)
+
+
+def save_with_legend(figure: Figure, axes: Axes, files: Iterable[Path]) -> None:
+    """Writes a figure with the legend of ``axes`` below it; the file grows to hold it."""
+    handles, labels = axes.get_legend_handles_labels()
     columns = min(4, max(1, 100 // (max(map(len, labels)) + 8)))
-    # Below the axes; the saved figure grows to hold it.
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "handlelength": 3.5}
     figure.legend(handles, labels, ncols=columns, **place)
     dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}  # none: the same runs, the same file

@@ -16,8 +16,16 @@ from hydrl.config.overrides import localize_commands
 from hydrl.errors import printable, printable_lines
 from hydrl.experiments import figures
 from hydrl.experiments.baselines import PublishedReturn, baseline_curves, last_frame
+from hydrl.experiments.objectives import draw_front, has_objectives, objective_table
 from hydrl.experiments.runs import RunResult
-from hydrl.experiments.statistics import MIN_RUNS, RESAMPLES, estimate, iqm, probability_of_improvement
+from hydrl.experiments.statistics import (
+    MIN_RUNS,
+    RESAMPLES,
+    estimate,
+    format_number,
+    iqm,
+    probability_of_improvement,
+)
 from hydrl.run.atomic_files import atomically
 from hydrl.run.logging.html import as_text, code, fenced, table
 
@@ -78,20 +86,34 @@ def write_report(
     envs = {env: [run for run in runs if run.env == env] for env in sorted({run.env for run in runs})}
     parts = [f"# {as_text(title or 'Runs on ' + ', '.join(envs))}", *header_parts(runs, skipped), sections]
     for (env, members), name in zip(envs.items(), figure_names(envs), strict=True):
-        figure = f"{figure_prefix}curves-{name}"
-        files = [page.parent / f"{figure}.{suffix}" for suffix in formats]
+        stem = f"{figure_prefix}curves-{name}"
+        files = figure_files(page, stem, formats)
         shown: dict[str, Any] = {"seconds": seconds, "reward_threshold": reward_threshold}
         figures.draw_curves(members, style_numbers, *files, published=published, **shown)
-        links = ", ".join(f"[{suffix.upper()}]({figure}.{suffix})" for suffix in formats[1:])
-        parts += [f"## {as_text(env)}", f"![{figure}]({figure}.{formats[0]})", f"Also as {links}."]
+        parts += [f"## {as_text(env)}", *figure_links(stem, formats)]
         parts += env_tables(members, seconds)
         parts += baseline_table(published, members) if published else []
+        if has_objectives(members):
+            stem = f"{figure_prefix}front-{name}"
+            front = draw_front(members, style_numbers, *figure_files(page, stem, formats))
+            parts += [*objective_table(members, front), *figure_links(stem, formats)]
     parts += ["\n".join([METHOD, *[SECONDS] * seconds, *[PUBLISHED] * bool(published)]), "## Commands"]
     parts += [localize_commands(fenced("\n".join([command, *map(train_command, runs)])))]
     text = printable_lines("\n\n".join(filter(None, parts)) + "\n")
     with atomically(page) as partial:
         partial.write_text(text, encoding="utf-8")
     return text
+
+
+def figure_files(page: Path, stem: str, formats: Sequence[str]) -> list[Path]:
+    """The files of a figure beside its page, one for each format."""
+    return [page.parent / f"{stem}.{suffix}" for suffix in formats]
+
+
+def figure_links(stem: str, formats: Sequence[str]) -> list[str]:
+    """The figure in its first format, and links to the others."""
+    links = ", ".join(f"[{suffix.upper()}]({stem}.{suffix})" for suffix in formats[1:])
+    return [f"![{stem}]({stem}.{formats[0]})", f"Also as {links}."]
 
 
 def train_command(run: RunResult) -> str:
@@ -122,7 +144,8 @@ def header_parts(runs: Sequence[RunResult], skipped: Mapping[Path, str]) -> list
     parts = [f"{len(runs)} of {total} runs count, made with {as_text(', '.join(versions))}."]
     seeds = Counter(f"{code(run.group)} on {as_text(run.env)}" for run in runs)
     if few := [f"{name} ({count})" for name, count in seeds.items() if count < MIN_RUNS]:
-        parts += [f"**Too few seeds for an interval**, {MIN_RUNS} are needed: {', '.join(few)}."]
+        parts += [f"**Too few seeds for an interval**, {MIN_RUNS} are needed:"]
+        parts += ["\n".join(f"- {group}" for group in few)]
     if diverged := [code(run.folder) for run in runs if run.status == "diverged"]:
         parts += [f"**Diverged**, counted with the last evaluation: {', '.join(diverged)}."]
     if skipped:
@@ -181,11 +204,6 @@ def baseline_table(published: Sequence[PublishedReturn], runs: Sequence[RunResul
         rows[-1] += [as_text("; ".join(protocol)), source]
     columns = ["method", "environment", "seeds", "return @ steps", "later, not drawn", "protocol", "source"]
     return ["**Published returns**", table(columns, rows)]
-
-
-def format_number(value: float) -> str:
-    """About three digits, with thousands separators."""
-    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def interval_cells(interval: np.ndarray) -> list[str]:

@@ -1,8 +1,9 @@
 """Results of run folders, in groups of runs that differ only in seed and environment."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count, takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import yaml
@@ -37,6 +38,7 @@ class RunResult(BaseModel, arbitrary_types_allowed=True):
         threshold: return at which the environment counts as solved.
         overrides: command-line arguments of ``train.py``.
         group: label of the runs that differ from this one only in environment and seed.
+        objectives: mean episode sum of each objective in the final evaluation; empty without ``env.weights``.
     """
 
     algo: str
@@ -53,6 +55,7 @@ class RunResult(BaseModel, arbitrary_types_allowed=True):
     threshold: float | None
     overrides: list[str]
     group: str = ""
+    objectives: list[FiniteFloat] = []
 
     @property
     def differences(self) -> set[str]:
@@ -76,6 +79,12 @@ def read_evaluations(folder: Path, column: str = names.RETURN_MEAN) -> np.ndarra
     )
     rows = rows.reshape(-1, 3)
     return rows[np.isfinite(rows).all(1)]
+
+
+def read_objectives(summary: Mapping[str, Any]) -> list[Any]:
+    """Each objective's mean episode sum in a run's summary, in order."""
+    values = (summary.get(f"eval/{names.OBJECTIVE.format(number)}") for number in count())
+    return [*takewhile(lambda value: value is not None, values)]
 
 
 def read_run(folder: Path) -> RunResult:
@@ -102,6 +111,7 @@ def read_run(folder: Path) -> RunResult:
         file = "config_resolved.yaml"
         config = new_config(yaml.safe_load((folder / file).read_text(encoding="utf-8")))
         result["threshold"] = config["eval"]["reward_threshold"]
+        result["objectives"] = read_objectives(result)
         result["id"] = config.get("env", {}).get("id")
         file = ".hydra/overrides.yaml"
         overrides = yaml.safe_load((folder / file).read_text(encoding="utf-8"))

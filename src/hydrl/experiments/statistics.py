@@ -48,3 +48,21 @@ def estimate(statistic: Callable[..., np.ndarray], *groups: np.ndarray) -> np.nd
     size = {"n_resamples": RESAMPLES, "batch": 200}  # the batch bounds memory
     result = stats.bootstrap(groups, statistic, **size, vectorized=True, method="percentile", rng=0)
     return np.array([value, *result.confidence_interval])
+
+
+def is_on_front(points: np.ndarray) -> np.ndarray:
+    """Which points no other dominates: ``[points]`` booleans, the Pareto front.
+
+    One point dominates another if it is at least as high in every objective, and higher in one.
+
+    Args:
+        points: ``[points, objectives]``.
+    """
+    at_least = (points[:, None] >= points).all(-1)
+    higher = (points[:, None] > points).any(-1)
+    return ~(at_least & higher).any(0)
+
+
+def format_number(value: float) -> str:
+    """About three digits, with thousands separators."""
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -60,19 +60,21 @@ class SeparateEnvs:
 
     Args:
         case: whose simulators they are.
-        num_envs: their number.
+        rows: of the run that is replayed. Only what a simulator cannot repeat is read off them, such as the
+            moves of an opponent who plays at random.
     """
 
-    def __init__(self, case: "Case", num_envs: int) -> None:
-        self.case, self.envs = case, [case.make_raw() for _ in range(num_envs)]
+    def __init__(self, case: "Case", rows: Rows) -> None:
+        self.case, self.rows = case, rows
+        self.envs = [case.make_raw() for _ in rows.ends["done"]]
 
     def begin(self, seed: int) -> list[Any]:
         """Seeds the environments and returns their first observations."""
         return [self.case.begin(env, seed + index) for index, env in enumerate(self.envs)]
 
-    def reset(self, index: int) -> Any:
-        """Begins an environment's next episode."""
-        return self.envs[index].reset()[0]
+    def reset(self, indices: Sequence[int]) -> list[Any]:
+        """Begins the next episodes of some environments."""
+        return [self.envs[index].reset()[0] for index in indices]
 
     def step(self, actions: Sequence[Any]) -> list[RawStep]:
         """Steps all environments."""
@@ -107,6 +109,7 @@ class Case:
         ends: the ends that the task has, ``terminated`` and ``truncated``; three of each are awaited.
         script: ``script(episode, step)``, the action in the second half of the run: an index, or floats;
             ``None`` lets hydrl's actor act.
+        plan: ``plan(entries)``, the same by what hydrl observes in one environment.
         action: hydrl's action of one environment, of several entries a dictionary, to the raw one.
         reward: a raw reward as a number, or by entry.
         mask: the raw simulator's valid actions, ``[actions]``, or by entry; ``None``: no mask.
@@ -118,7 +121,8 @@ class Case:
         num_envs: numbers of environments.
         steps: of each environment, at least.
         random_starts: whether episodes begin differently.
-        slow: whether it runs only in ``make test-families``.
+        fast_num_envs: those of ``num_envs`` that the fast tests have; ``None``: all.
+        slow: whether the fast tests have none.
     """
 
     name: str
@@ -127,17 +131,19 @@ class Case:
     read: Callable[[Any], Entries] = lambda observation: {"observation": observation}
     ends: frozenset[str] | set[str] = frozenset({"terminated", "truncated"})
     script: Callable[[int, int], Any] | None = None
+    plan: Callable[[Entries], Any] | None = None
     action: Callable[[Any], Any] = plain_action
     reward: Callable[[Any], Any] = float
     mask: Callable[[Any], Any] | None = None
     is_valid: Callable[[Any, Any], bool] = lambda mask, action: bool(mask[action])
     action_space: Callable[[Any], Any] = lambda env: env.action_space
     begin: Callable[[Any, int], Any] = begin_seeded
-    make_vector: Callable[["Case", int], Any] = SeparateEnvs
+    make_vector: Callable[["Case", Rows], Any] = SeparateEnvs
     package: str = "gymnasium"
     num_envs: Sequence[int] = (1, 3)
     steps: int = 512
     random_starts: bool = True
+    fast_num_envs: Sequence[int] | None = None
     slow: bool = False
 
 
@@ -175,11 +181,11 @@ def stack(rows: list[list[Entries]]) -> Entries:
     }
 
 
-def replay(case: Case, actions: Entries, seed: int) -> Replay:
-    """Steps raw simulators by the actions of a run, ``[envs, time, ...]``, from the same seed."""
-    num_envs, num_steps = next(iter(actions.values())).shape[:2]
-    simulators = case.make_vector(case, num_envs)
-    observations = simulators.begin(seed)
+def replay(case: Case, rows: Rows, seed: int) -> Replay:
+    """Steps raw simulators by the actions of a run from the same seed."""
+    simulators = case.make_vector(case, rows)
+    actions, (num_envs, num_steps) = rows.actions, rows.ends["done"].shape
+    observations, space = simulators.begin(seed), case.action_space(simulators.envs[0])
     names = ("before", "after", "rewards", "ends", "in_space", "valid")
     columns: dict[str, list[list[Any]]] = {name: [[] for _ in range(num_envs)] for name in names}
 
@@ -190,7 +196,6 @@ def replay(case: Case, actions: Entries, seed: int) -> Replay:
         columns[name][index].append({key: np.array(value) for key, value in entries.items()})
         return mask
 
-    space = case.action_space(simulators.envs[0])
     for step in range(num_steps):
         raw_actions = []
         for index in range(num_envs):
@@ -199,15 +204,17 @@ def replay(case: Case, actions: Entries, seed: int) -> Replay:
             columns["in_space"][index].append(space is None or space.contains(raw_action))
             columns["valid"][index].append(mask is None or case.is_valid(mask, raw_action))
             raw_actions.append(raw_action)
+        ended = []
         for index, result in enumerate(simulators.step(raw_actions)):
             observations[index] = result.observation
             observe("after", index)
-            ended = {"terminated": bool(result.terminated), "truncated": bool(result.truncated)}
-            ended["done"] = ended["terminated"] or ended["truncated"]
+            flags = {"terminated": bool(result.terminated), "truncated": bool(result.truncated)}
+            flags["done"] = flags["terminated"] or flags["truncated"]
             columns["rewards"][index].append(as_entries(case.reward(result.reward), "reward"))
-            columns["ends"][index].append(ended)
-            if ended["done"]:
-                observations[index] = simulators.reset(index)
+            columns["ends"][index].append(flags)
+            ended += [index] * flags["done"]
+        for index, observation in zip(ended, simulators.reset(ended) if ended else [], strict=True):
+            observations[index] = observation
     simulators.close()
     tables = {name: stack(columns[name]) for name in ("before", "after", "rewards", "ends")}
     flags = {name: np.array(columns[name]) for name in ("in_space", "valid")}

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
+from torch.nn.functional import one_hot
 from torchrl.data import OneHot
 from torchrl.envs import TransformedEnv
 
@@ -17,35 +18,39 @@ from tests.envs.families.case import Case, Entries, Rows
 
 STEPS_OF_BATCH = 128
 MAX_STEPS = 8_000  # in which three ends of each kind must come
-BOOKKEEPING = {"step_count", "episode_reward", INFO}
 
 
 class ScriptedPolicy(TensorDictModuleBase):
-    """Policy that follows a script and acts by another policy where the script has no action.
+    """Policy that follows a case's script or plan, and another policy where these have no action.
 
     Args:
         policy: the other one.
-        script: see :class:`Case`.
+        case: see :class:`Case`.
         env: says how actions are written.
     """
 
-    def __init__(self, policy: TensorDictModuleBase, script: Any, env: TransformedEnv) -> None:
+    def __init__(self, policy: TensorDictModuleBase, case: Case, env: TransformedEnv) -> None:
         super().__init__()
-        self.policy, self.script, self.env = policy, script, [env]
+        self.policy, self.case, self.shape = policy, case, env.action_spec_unbatched.shape
+        self.is_one_hot = isinstance(env.action_spec, OneHot)
         self.in_keys, self.out_keys = [*policy.in_keys, "step_count"], policy.out_keys
-        self.episodes = torch.full((*env.batch_size, 1), -1)
+        self.episodes = [-1] * env.numel()
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         tensordict = self.policy(tensordict)
-        self.episodes += tensordict["step_count"] == 0
-        actions, steps = tensordict["action"], tensordict["step_count"].reshape(-1).tolist()
-        rows = actions.reshape(len(steps), *self.env[0].action_spec_unbatched.shape)
-        for row, episode, step in zip(rows, self.episodes.reshape(-1).tolist(), steps, strict=True):
-            if (action := self.script(max(episode, 0), int(step))) is not None:
-                if isinstance(self.env[0].action_spec, OneHot):
-                    action = torch.arange(len(row)) == action
-                row.copy_(torch.as_tensor(action))
-        return tensordict.set("action", rows.reshape(actions.shape))
+        for index, row in enumerate(tensordict.reshape(-1)):
+            self.episodes[index] += int(row["step_count"]) == 0
+            if (action := self.choose(index, row)) is not None:
+                choice = torch.as_tensor(action)
+                choice = one_hot(choice, self.shape[-1]) if self.is_one_hot else choice
+                tensordict["action"].reshape(-1, *self.shape)[index] = choice
+        return tensordict
+
+    def choose(self, index: int, row: TensorDictBase) -> Any:
+        """The action in one environment, or ``None``."""
+        if self.case.plan is not None:
+            return self.case.plan({key: row[key].numpy() for key in row.keys(True, True)})
+        return self.case.script(max(self.episodes[index], 0), int(row["step_count"]))
 
 
 def collect(case: Case, num_envs: int, seed: int, steps: int | None = None) -> Rows:
@@ -62,7 +67,7 @@ def collect(case: Case, num_envs: int, seed: int, steps: int | None = None) -> R
     make = chosen.build("env")
     with closing(envs.make_env(make, chosen.transform_builders, num_envs=num_envs)) as env:
         policy = chosen.build("actor")(env)
-        policy = ScriptedPolicy(policy, case.script, env) if case.script else policy
+        policy = ScriptedPolicy(policy, case, env) if case.script or case.plan else policy
         torch.manual_seed(seed)
         env.set_seed(seed)  # again: networks are made from a first observation
         collector = make_collector(
@@ -87,28 +92,34 @@ def read_rows(env: TransformedEnv, collector: Any, case: Case, steps: int | None
         batches.append(batch.clone() if batch.ndim > 1 or env.batch_size else batch.clone().unsqueeze(0))
         collected = len(batches) * STEPS_OF_BATCH
         for name in counts:
-            counts[name] += int(batch["next", name].sum())
+            counts[name] += int(read_flags(batch, name).sum())
         if collected >= (steps or case.steps) and (steps or min(counts.values()) >= 3):
             break
         assert collected < MAX_STEPS, f"{case.name}: {counts} in {collected} steps of {env.batch_size}"
     data = torch.cat(batches, 1)
-    observed = [
-        key
-        for key in env.observation_spec.keys(True, True)
-        if key not in BOOKKEEPING and (isinstance(key, str) or not BOOKKEEPING & {*key})
-    ]
+    observed = [key for key in env.observation_spec.keys(True, True) if not is_bookkeeping(key)]
+    actions = to_arrays(data, env.action_keys)
+    if isinstance(env.action_spec, OneHot):
+        actions = {key: array.argmax(-1) for key, array in actions.items()}
     return Rows(
         before=to_arrays(data, observed),
-        actions=to_arrays(
-            data.set("action", data["action"].long().argmax(-1))
-            if isinstance(env.action_spec, OneHot)
-            else data,
-            env.action_keys,
-        ),
+        actions=actions,
         after=to_arrays(data["next"], observed),
         rewards=to_arrays(data["next"], env.reward_keys),
-        ends={name: data["next", name].squeeze(-1).numpy() for name in ("terminated", "truncated", "done")},
+        ends={name: read_flags(data, name).numpy() for name in ("terminated", "truncated", "done")},
     )
+
+
+def read_flags(data: TensorDictBase, name: str) -> torch.Tensor:
+    """An end's flags ``[envs, time]``; an environment may have no ``truncated``."""
+    done = data["next", "done"]
+    return data["next"].get(name, torch.zeros_like(done)).squeeze(-1)
+
+
+def is_bookkeeping(key: Any) -> bool:
+    """Whether an entry is the run's own: step counts, returns so far, followed values of ``info``."""
+    names = (key,) if isinstance(key, str) else key
+    return names[0] == INFO or names[-1] in ("step_count", "episode_reward")
 
 
 def to_arrays(data: TensorDictBase, keys: Any) -> Entries:

@@ -1,32 +1,177 @@
-"""Guards of environments that several families share, and what stands in their place without them."""
+"""Guards of hydrl's that keep rows right, and what stands in their place when they are taken out."""
 
+from types import SimpleNamespace
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from hydrl.envs.checked_env import CheckedEnv
+from hydrl.envs.dm_control import ControlEnv
 from hydrl.envs.gymnasium import GymVector
+from hydrl.envs.pettingzoo import MultiAgentEnv
+from hydrl.envs.self_play import SelfPlayEnv
+from hydrl.envs.transforms import CopyTensors
+from hydrl.networks.heads import masked_categorical
 from tests.envs.families.case import Guard
 
-reset_some, convert = GymVector._reset, GymVector.to_tensordict
+reset_vector, convert_vector = GymVector._reset, GymVector.to_tensordict
+step_checked, step_control, reset_control = CheckedEnv.checked_step, ControlEnv.step, ControlEnv.reset
+convert_team, step_team, reply = MultiAgentEnv.to_tensordict, MultiAgentEnv._step, SelfPlayEnv.play_opponents
+
+
+class Uncopied(np.ndarray):
+    """Array whose copy is the array itself."""
+
+    def copy(self):
+        return self
+
+
+class Unchanged(CopyTensors):
+    """Transform that passes tensors on."""
+
+    def _step(self, tensordict, next_tensordict):
+        return next_tensordict
+
+    def _reset(self, tensordict, tensordict_reset):
+        return tensordict_reset
+
+    def _inv_call(self, tensordict):
+        return tensordict
 
 
 def reset_all(self, tensordict=None, **kwargs):
-    return reset_some(self, None, **kwargs)
+    return reset_vector(self, None, **kwargs)
 
 
 def terminate_at_the_limit(self, observation, terminated, truncated, **more_entries):
-    return convert(self, observation, terminated | truncated, truncated & False, **more_entries)
+    return convert_vector(self, observation, terminated | truncated, truncated & False, **more_entries)
 
 
+def pass_action(self, action):
+    return step_checked(self, action.view(Uncopied) if isinstance(action, np.ndarray) else action)
+
+
+def begin_game(self, *, seed=None, options=None):
+    self.lives, self.goes_on = 3, False
+    return self.env.reset(seed=seed, options=options)
+
+
+def reset_game_only(self, *, seed=None, options=None):
+    return self.env.reset(seed=seed, options=options)
+
+
+def seed_alike(self, seed):
+    self.seeds = [seed] * len(self.envs)
+
+
+def end_for_good(self, rewards, **done_flags):
+    for arrays in self.arrays.values():
+        arrays["gone"] = ~arrays["alive"]
+    return convert_team(self, rewards, **done_flags)
+
+
+def step_as_terminated(self, tensordict):
+    result = step_team(self, tensordict)
+    return result.set("terminated", result["done"]).set("truncated", result["done"] & False)
+
+
+def reply_unpaid(self):
+    reward = self.reward
+    reply(self)
+    self.reward = reward
+
+
+def terminate_control(self, action):
+    observation, reward, terminated, truncated, info = step_control(self, action)
+    return observation, reward, terminated or truncated, False, info
+
+
+def reset_unseeded(self, *, seed=None, options=None):
+    self.np_random  # noqa: B018 - made, so that nothing is seeded below
+    return reset_control(self)
+
+
+def reshaped(image):
+    return image.reshape(image.shape[::-1])
+
+
+GYM, ZOO = "hydrl.envs.gymnasium:", "hydrl.envs.pettingzoo:MultiAgentEnv."
+SAME_STEP = SimpleNamespace(DISABLED=AutoresetMode.SAME_STEP)
 GUARDS = [
     Guard(
-        "only ended environments are reset",
-        "hydrl.envs.gymnasium:GymVector._reset",
-        reset_all,
-        "cartpole",
+        "only ended environments begin anew", f"{GYM}GymVector._reset", reset_all, "cartpole", "observations"
+    ),
+    Guard("no reset inside a step", f"{GYM}AutoresetMode", SAME_STEP, "cartpole", "last_observation"),
+    Guard("a limit truncates", f"{GYM}GymVector.to_tensordict", terminate_at_the_limit, "cartpole", "ends"),
+    Guard(
+        "observations are copied",
+        "hydrl.envs.checked_env:CheckedEnv.copy_observation",
+        lambda self, observation: observation,
+        "sharing-arrays",
+        "observations",
+        1,
+    ),
+    Guard(
+        "actions are copied",
+        "hydrl.envs.checked_env:CheckedEnv.checked_step",
+        pass_action,
+        "sharing-arrays",
+        "bounds",
+        1,
+    ),
+    Guard(
+        "tensors are copied", "hydrl.envs.build:CopyTensors", Unchanged, "sharing-tensors", "observations", 1
+    ),
+    Guard("random actions are valid", "hydrl.envs.build:mask_transforms", lambda *_: [], "taxi", "masks"),
+    Guard(
+        "a policy's actions are valid",
+        "hydrl.networks.heads:masked_categorical",
+        lambda logits, mask, one_hot: masked_categorical(logits, mask | True, one_hot),
+        "taxi",
+        "masks",
+    ),
+    Guard("channels come first", "hydrl.envs.spaces:channels_first", reshaped, "minatar", "observations"),
+    Guard(
+        "no action of the episode before",
+        "hydrl.envs.minatar:MinAtarWrapper.reset",
+        reset_game_only,
+        "minatar",
         "observations",
     ),
     Guard(
-        "truncation is not termination",
-        "hydrl.envs.gymnasium:GymVector.to_tensordict",
-        terminate_at_the_limit,
-        "cartpole",
+        "the next life goes on", "hydrl.envs.atari:EpisodicLife.reset", begin_game, "atari", "observations", 1
+    ),
+    Guard("environments' seeds differ", f"{ZOO}_set_seed", seed_alike, "pettingzoo", "seeds"),
+    Guard("a limit truncates agents", f"{ZOO}_step", step_as_terminated, "pettingzoo", "ends"),
+    Guard(
+        "a truncated agent is not gone",
+        f"{ZOO}to_tensordict",
+        end_for_good,
+        "agents-are-truncated",
+        "last_observation",
+    ),
+    Guard(
+        "a defeat is paid",
+        "hydrl.envs.self_play:SelfPlayEnv.play_opponents",
+        reply_unpaid,
+        "tictactoe",
+        "rewards",
+        1,
+    ),
+    Guard(
+        "a control task is seeded",
+        "hydrl.envs.dm_control:ControlEnv.reset",
+        reset_unseeded,
+        "dm-control",
+        "seeds",
+        1,
+    ),
+    Guard(
+        "a control task's limit truncates",
+        "hydrl.envs.dm_control:ControlEnv.step",
+        terminate_control,
+        "dm-control",
         "ends",
+        1,
     ),
 ]

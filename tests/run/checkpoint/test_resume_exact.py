@@ -107,6 +107,10 @@ EXACT = {
     "PPO, a game of MinAtar's": [
         *PPO, "env=minatar", "env.id=MinAtar/Breakout-v1", "collector.num_envs=4",
     ],
+    "PPO, a grid and a mission in words": [
+        *PPO, "env=minigrid", "env.id=BabyAI-GoToLocal-v0", "env.mission=words", "env.max_steps=20",
+        "collector.num_envs=4",
+    ],
     "DQN, a game of Atari's": [
         "algo=dqn", "env=atari", "env.id=ALE/Breakout-v5", "env.sticky=0.25", "collector.num_envs=2",
         "minibatches.warmup_frames=32", "minibatches.updates=1", "minibatches.size=8", "total_frames=128",
@@ -131,6 +135,7 @@ EXACT = {
 def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     """Parameters, targets, optimizer, buffer, generators, data after the stop, and the log."""
     zoo = (("env=pettingzoo", "mpe2"), ("env=self_play", "pettingzoo"))
+    zoo += (("env=minigrid", "minigrid"),)
     for family, package in (("env=minatar", "minatar"), ("env=atari", "ale_py"), *zoo):
         if family in EXACT[name]:
             pytest.importorskip(package)

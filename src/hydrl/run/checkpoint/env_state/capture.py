@@ -40,9 +40,15 @@ CONSTANT = (
     *(torch.device, torch.dtype, torch.Size, Enum),
     *(types.BuiltinFunctionType, types.MethodType, types.ModuleType),
 )
+CONSTANT_CLASSES = {  # parts as above, of packages that may be missing
+    "ale_py._ale_py:Action",
+    "gymnasium_robotics.envs.maze.maze_v4:Maze",  # the map
+    "gymnasium_robotics.utils.mujoco_utils:MujocoModelNames",  # which follow from the model
+}
 LIBRARIES = {"abc", "builtins", "collections", "enum", "gymnasium", "numpy"}
-LIBRARIES |= {"ale_py", "minatar", "mpe2", "pettingzoo", "tensordict", "torch", "torchrl", "types", "typing"}
-GAMES = {"minatar", "mpe2", "pettingzoo"}  # whose games are objects beside the environment that is stepped
+# Packages whose games are objects beside the environment that is stepped.
+GAMES = {"minatar", "minigrid", "mpe2", "pettingzoo"}
+LIBRARIES |= {"ale_py", "gymnasium_robotics", "tensordict", "torch", "torchrl", "types", "typing"} | GAMES
 PLAIN = (type(None), bool, int, float, str, bytes)
 KEYS = ("plain", "number", "enum", "tuple", "frozenset")  # allowed keys of dictionaries
 CONTAINERS: dict[str, Any] = {
@@ -481,8 +487,8 @@ def is_constant(value: Any) -> bool:
     """Whether an environment does not change a value."""
     if isinstance(value, CONSTANT) or (isinstance(value, type) and is_stateless(value)):
         return True
-    # What PettingZoo renders with, and an action of Atari's emulator.
-    return package_of(type(value)) == "pygame" or name_of(type(value)) == "ale_py._ale_py:Action"
+    # What PettingZoo renders with.
+    return package_of(type(value)) == "pygame" or name_of(type(value)) in CONSTANT_CLASSES
 
 
 def cells(function: types.FunctionType) -> list[tuple[str, types.CellType]]:
