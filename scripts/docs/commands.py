@@ -47,7 +47,7 @@ REASONS = {
     r"storage=": "needs a database",
     r"device=cuda": "needs a GPU",
     r"render=human": "needs a display",
-    r"env=dm_control": "needs an extra that `make` does not install",
+    r"env=dm_control|mo_gymnasium": "needs a package that `make` does not install",
     r"torchrl_trainer": "takes minutes; `tests/scripts/test_benchmark.py` covers its file",
     r"logger=wandb|wandb/": "needs an account",
     r"install=bash": "changes the shell",
