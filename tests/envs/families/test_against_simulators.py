@@ -30,9 +30,15 @@ CASES = {case.name: case for module in MODULES for case in getattr(module, "CASE
 GUARDS = [guard for module in MODULES for guard in getattr(module, "GUARDS", [])]
 RUNS = [
     pytest.param(
-        name, num_envs, id=f"{name}-{num_envs}", marks=[] if is_fast(case, num_envs) else pytest.mark.slow
+        case.name,
+        num_envs,
+        id=f"{case.name}-{num_envs}",
+        marks=[
+            pytest.mark.xdist_group(f"{case.name}-{num_envs}"),  # all checks of a run in one process
+            *([] if is_fast(case, num_envs) else [pytest.mark.slow]),
+        ],
     )
-    for name, case in CASES.items()
+    for case in CASES.values()
     for num_envs in case.num_envs
 ]
 
