@@ -34,7 +34,7 @@ FAMILIES := .venv-families/bin/python
 test-families: export HYDRL_FAMILIES := all
 test-families: export MUJOCO_GL ?= egl
 test-families: .venv-families/ready ## compare every family of environments with its raw simulator; ten minutes on two cores
-	$(FAMILIES) -m pytest -n auto --dist loadgroup -m 'slow or not slow' tests/envs/families
+	$(FAMILIES) -m pytest -n auto -m 'slow or not slow' tests/envs/families
 
 lint: .venv/ready ## check style, formatting, spelling and the imports between rooms
 	$(BIN)/ruff check .
