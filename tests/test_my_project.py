@@ -89,10 +89,12 @@ def test_the_page_lists_the_keys_that_no_task_is_given():
 
 def test_a_wrapper_and_a_metric_are_set_from_the_shell(project):
     """The page's own words, but shorter; always the other way, to the right alone leads to the left."""
-    words = ["env.wrappers.slippery.share=1.0", "+env.info_keys={distance: mean}", "eval.max_steps=50"]
+    words = ["env.wrappers.slippery.share=1.0", "+env.info_keys={distance: mean, cost: sum}"]
+    words.append("eval.max_steps=50")
     done = typed("--config-dir=conf", "algo=my_ppo", "env=slippery", *words, *FAST, "hydra.run.dir=out")
     assert done.returncode == 0, done.stderr
     assert 0 < summary(Path("out"))["eval/distance"] <= 5
+    assert 0 <= summary(Path("out"))["eval/cost"] <= 50
     _, _, evaluator = open_run(Path("out"), checkpoint="last", device="cpu", trust=True)
     env = evaluator.make_env(seed=0)
     start, task = env.reset(), env.base_env._env.unwrapped

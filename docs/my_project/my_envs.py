@@ -25,7 +25,7 @@ class Corridor(gymnasium.Env):
 
     def step(self, action):
         self.place = max(0, self.place + (1 if action == 1 else -1))
-        info = {"distance": self.length - self.place}
+        info = {"distance": self.length - self.place, "cost": float(action == 0)}  # of a step to the left
         return self.observation(), -0.1, self.place >= self.length, False, info
 
     def observation(self):

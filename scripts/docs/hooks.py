@@ -16,18 +16,23 @@ PAGES = {
     "train.py": "train.md",
     "docs/tutorial.ipynb": "tutorial.md",
 }
+WIDE = ("upstream.md", "notes/commands.md")  # pages without a table of contents
 REDIRECTS = {  # old addresses of pages
     "learning": "notes/learning",
     "own_parts": "own_components",
     "performance": "notes/performance",
 }
-BREAKS = re.compile(r"(?<=[\w\]}][./=,_:])(?=[\w\[{])")  # in inline code
+BREAKS = re.compile(r"(?<=[\w\]}][./=,_:])(?<!\d[.,_:])(?=[\w\[{])")  # in inline code, but not in a number
 REDIRECT = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>This page has moved</title>
 <link rel="canonical" href="{url}"><meta http-equiv="refresh" content="0; url={url}">
 <script>location.replace("{url}" + location.hash)</script></head>
 <body><a href="{url}">This page has moved.</a></body></html>
 """
+# A block of commands or plain text, not one of code, and none with a drawn table.
+COMMANDS = re.compile(
+    r'<div class="highlight"><pre><span></span><code>((?:(?!</code>|<span class)[^│┃])*)</code></pre></div>'
+)
 LINK = re.compile(r"\]\((?:\.\./|docs/)?([^)#:]+)")  # as GitHub follows it from the top level or from docs/
 
 
@@ -68,7 +73,9 @@ def output(node: dict[str, Any]) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Lets links find their pages in the site."""
+    """Lets links find their pages in the site, and gives pages of wide tables the room beside them."""
+    if page.file.src_uri in WIDE:
+        page.meta["hide"] = ["toc"]
     if "/" in page.file.src_uri:  # one folder down, where links are right as they are
         return markdown
 
@@ -80,6 +87,13 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Takes Sphinx's roles out of docstrings, and lets inline code break between words alone."""
+    """Takes out Sphinx's roles, lets inline code break between words alone, and wraps commands."""
     html = re.sub(r":(class|func|meth|mod|attr|data|exc):(?=<code>)", "", html)
+    html = COMMANDS.sub(wrap_lines, html)
     return re.sub(r"<code>[^<\n]*</code>", lambda code: BREAKS.sub("<wbr>", code[0]), html)
+
+
+def wrap_lines(block: re.Match[str]) -> str:
+    """A block whose lines are wrapped, each by itself."""
+    lines = "".join(f"<span>{line}</span>" for line in block[1].splitlines(keepends=True))
+    return f'<div class="highlight wrapped"><pre><span></span><code>{lines}</code></pre></div>'

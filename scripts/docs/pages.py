@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 import yaml  # noqa: E402
 
 from hydrl.experiments.sweep import folder_name  # noqa: E402
-from scripts.docs import algorithms_page, reference_page, results_page  # noqa: E402
+from scripts.docs import algorithms_page, commands, reference_page, results_page  # noqa: E402
 
 
 def make_pages() -> Mapping[Path, str]:
@@ -23,6 +23,7 @@ def make_pages() -> Mapping[Path, str]:
     names = [folder_name(row["overrides"]) for row in declared["runs"]]
     rows = [results_page.read_runs(docs / "results" / f"{name}.jsonl") for name in names]
     texts = {**algorithms_page.make_pages(rows), **reference_page.make_pages()}
+    texts["notes/commands.md"] = commands.page_text(commands.read_rows())
     return {docs / name: text for name, text in texts.items()}
 
 

@@ -1,4 +1,4 @@
-"""The pages ``docs/reference/``: configuration keys, metrics and the command line."""
+"""The pages ``docs/reference/``: configuration keys, metrics, the command line and Python."""
 
 import ast
 import re
@@ -15,6 +15,7 @@ from hydrl.config.schema import NETWORKS, RULES
 from hydrl.config.tree import find, option_names, paths, read_option
 from hydrl.run.logging.html import code, fenced, table
 from scripts.docs.keys import capitalised, default, file_comment, first_sentence, in_cell, meaning, range_of
+from scripts.docs.python_page import python_page
 
 WRITTEN = "<!-- Written by python scripts/docs/pages.py from configs/, src/ and scripts/. -->"
 KEYS = """\
@@ -69,6 +70,7 @@ A value with spaces, brackets or commas is quoted as the shell needs it: `'actor
 def make_pages() -> dict[str, str]:
     """Markdown of each ``reference/PAGE.md``, by name."""
     pages = {"keys": keys_page(), "metrics": metrics_page(), "command_line": commands_page()}
+    pages["python"] = python_page()
     return {f"reference/{name}.md": text for name, text in pages.items()}
 
 

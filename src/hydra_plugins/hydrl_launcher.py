@@ -14,6 +14,8 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
 from hydrl.config import tuned
+from hydrl.config.command_line import remove_empty_folders
+from hydrl.config.hydra_errors import HYDRA_ERRORS
 from hydrl.config.overrides import current_command, key_of
 from hydrl.errors import Interrupted, UserError
 
@@ -114,12 +116,30 @@ class TunedSweeper(BasicSweeper):
     """
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Sweeps over the typed overrides."""
-        return super().sweep(current_command().typed(arguments))
+        """Sweeps over the typed overrides; a sweep that is refused leaves no folder."""
+        folder = Path(self.config.hydra.sweep.dir)
+        is_new = not folder.exists()
+        try:
+            return super().sweep(current_command().typed(arguments))
+        except HYDRA_ERRORS:  # a UserError is a ValueError
+            if is_new:
+                (folder / "multirun.yaml").unlink(missing_ok=True)
+                remove_empty_folders(folder.absolute())
+            raise
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Composes each member with its preset."""
-        super().validate_batch_is_legal(self.with_tuned(batch))
+        """Composes and checks all members, each with its preset, before the first batch starts.
+
+        Raises:
+            UserError: if one is wrong.
+        """
+        from hydrl.experiments.member_checks import check_members
+
+        if self.batch_index > 1:
+            return
+        loader = self.hydra_context.config_loader
+        members = [words for words_of_batch in self.overrides for words in words_of_batch]
+        check_members(loader.load_sweep_config(self.config, words) for words in self.with_tuned(members))
 
     def get_job_batch(self) -> Sequence[Sequence[str]]:
         """Overrides of each member; processes find their presets themselves."""

@@ -22,23 +22,23 @@ limit_spinning()  # before anything of hydrl imports PyTorch
 def load(
     run: str | Path, checkpoint: str | int = "best", *, device: str = "cpu", trust: bool = False
 ) -> Policy:
-    """A finished run to act with, or one that was stopped: ``hydrl.load(run).predict(observation)``.
+    """Loads a run's policy to act with: ``hydrl.load(run).predict(observation)``.
 
-    Random numbers of the process are left alone.
+    The random generators of the process stay as they are.
 
     Args:
-        run: a run folder, such as ``outputs/…``.
-        checkpoint: ``best`` by evaluation (the last, with a warning, where the run was not evaluated),
-            ``last``, or a number of frames.
+        run: folder of a finished or stopped run, such as ``outputs/…``.
+        checkpoint: ``best`` by evaluation, ``last``, or a number of frames. Without any evaluation ``best``
+            is the last one, with a warning.
         device: where the policy acts: ``cpu``, ``cuda``, ``cuda:1``, ``auto``.
-        trust: ``True`` rebuilds environments and parts that are not hydrl's own, which runs their code.
+        trust: ``True`` also rebuilds environments and components of your own, which runs their code.
 
     Returns:
         The policy, with ``predict``, ``act``, ``reset``, ``env`` and ``export``.
 
     Raises:
-        UserError: in a line, if the folder is no run's, the checkpoint is not there or damaged, the
-            environment cannot be made or there is no such device. It is a ``ValueError``.
+        UserError: if the folder is not a run, the checkpoint is missing or damaged, the environment cannot
+            be built, or the device does not exist. It is a ``ValueError`` with a one-line message.
     """
     import hydrl.api  # noqa: F401  # keeps a notebook free of Ray's warnings
     from hydrl.deploy.policy import open_policy  # brings PyTorch, which `import hydrl` does without
@@ -47,25 +47,26 @@ def load(
 
 
 def train(*words: str, folder: str | Path | None = None, **keys: Any) -> Run:
-    """Trains as ``python train.py`` does, here: ``hydrl.train("algo=ppo", env="cartpole", seed=1)``.
+    """Trains in this process, as ``python train.py``: ``hydrl.train("algo=ppo", env="cartpole", seed=1)``.
 
-    The process is left as it was found: random numbers, threads, environment variables and the like. In the
-    main thread Ctrl-C and a notebook's stop button end the run after the batch in hand, and it is returned,
-    saved; in another thread :func:`stop` does that.
+    Afterwards the random generators, threads and environment variables of the process are as before. In the
+    main thread, Ctrl-C or a notebook's stop button ends the run after the current batch; the run is saved and
+    returned. In another thread, :func:`stop` does that.
 
     Args:
-        *words: of the command line, as ``"algo=ppo"`` or ``"optim.lr=1e-3"``.
-        folder: where everything of the run goes; else a new one in ``outputs/``.
-        **keys: the same as keywords, after ``words``: ``seed=1``, ``eval={"episodes": 50}``, and a class or
-            function of your own for a choice, as ``env=MyEnv`` (Gymnasium's or TorchRL's) or ``actor=make``.
+        *words: overrides as on the command line, such as ``"algo=ppo"`` or ``"optim.lr=1e-3"``.
+        folder: the run's folder; default: a new one in ``outputs/``.
+        **keys: overrides as keywords, after ``words``: ``seed=1``, ``eval={"episodes": 50}``. A class or
+            function of your own replaces an option: ``env=MyEnv`` (Gymnasium or TorchRL), ``actor=make``.
 
     Returns:
-        The run, with ``summary``, ``metrics``, ``policy()``, ``evaluate()``, ``film()`` and ``resume()``.
+        The run, with ``summary``, ``metrics``, ``policy()``, ``evaluate()``, ``record_video()`` and
+        ``resume()``.
 
     Raises:
-        UserError: in a line, for a user's mistake. It is a ``ValueError``.
-        RunError: for a run that diverged or could not be written.
-        KeyboardInterrupt: where it was stopped before its first batch.
+        UserError: for a wrong key, value or combination. It is a ``ValueError`` with a one-line message.
+        RunError: if the run diverged, or its files could not be written.
+        KeyboardInterrupt: if it was stopped before its first batch.
     """
     began = time.monotonic()  # before PyTorch is imported, which the run's seconds hold
     from hydrl.api import runs as api
@@ -74,18 +75,21 @@ def train(*words: str, folder: str | Path | None = None, **keys: Any) -> Run:
 
 
 def stop() -> bool:
-    """Asks the run that another thread trains to end after the batch in hand; whether there is one."""
+    """Asks the run in another thread to end after the current batch; returns whether there is one."""
     from hydrl.api.training import TRAINING
 
     return TRAINING.stop()
 
 
 def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
-    """The finished runs in a folder, at any depth, by their names.
+    """Finds the finished runs in a folder, at any depth, sorted by path.
 
     Args:
-        place: such as ``outputs``.
+        place: the folder, such as ``outputs``.
         trust: see :func:`load`.
+
+    Returns:
+        The runs.
 
     Raises:
         UserError: if there is no such folder.
@@ -96,19 +100,19 @@ def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
 
 
 def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Run]:
-    """Trains many runs, each in a process of its own: ``hydrl.sweep(algo=["ppo", "dqn"], env="cartpole")``.
+    """Trains several runs, each in its own process: ``hydrl.sweep(algo=["ppo", "dqn"], env="cartpole")``.
 
     Args:
-        *words: of the command line behind ``-m``, as ``"seed=0,1,2"``.
-        folder: of the sweep; the same words go on with it where it was stopped, beside ``resume="auto"``.
-        **keys: the same as keywords; a list is several values of its key.
+        *words: overrides as on the command line after ``-m``, such as ``"seed=0,1,2"``.
+        folder: the sweep's folder. With ``resume="auto"`` the same call continues a sweep that was stopped.
+        **keys: overrides as keywords; a list is several values of its key.
 
     Returns:
         The finished runs.
 
     Raises:
-        UserError: for what only this process has.
-        RunError: if not all have finished.
+        UserError: for a class or function, which other processes do not have.
+        RunError: if a run has not finished.
     """
     from hydrl.api import runs as api
 

@@ -31,7 +31,7 @@ VIDEO = "eval/video"  # an episode of the policy
 FINAL_VIDEO = "eval/final_video"  # an episode of the last policy
 
 ELAPSED = "time/elapsed"  # seconds since the run began
-FRAMES_PER_SECOND = "time/frames_per_second"  # of the loop
+FRAMES_PER_SECOND = "time/frames_per_second"  # frames over the loop's time, evaluations and videos included
 POLICY_LAG = "time/policy_lag"  # mean number of newer policies when a frame was learned from
 COLLECTING = "time/collect"  # share of the loop's time: acting in the environments
 SAMPLING = "time/sample"  # share: drawing minibatches, estimating advantages

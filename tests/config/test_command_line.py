@@ -1,3 +1,4 @@
+import errno
 import importlib.util
 import os
 import re
@@ -372,6 +373,31 @@ def test_a_script_s_arguments_are_told_as_the_configuration_s_are():
             read_arguments(Arguments, [words], example)
 
 
+def test_an_unknown_key_beside_an_unknown_option_is_named_at_the_same_time(told: Told):
+    code, output = told("env=cartpol optim.lrr=1 seed=1")
+    assert code == 2
+    first, option, key = output.splitlines()
+    assert first == "error: 2 mistakes:"
+    assert option.startswith("  env=cartpol: no such option. Try cartpole")
+    assert key == "  optim.lrr=1: no such key. Write optim.lr=1."
+
+
+def test_a_file_that_cannot_be_written_mentions_earlier_checkpoints_only_if_there_are_some(tmp_path: Path):
+    error = OSError(errno.ENOSPC, "No space left on device", "a/metrics.csv")
+    message = "a/metrics.csv cannot be written: No space left on device."
+    assert command_line.explain_unwritable(error, tmp_path) == message
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "checkpoint-000000000128.torchrl").touch()
+    assert command_line.explain_unwritable(error, tmp_path) == f"{message} What was saved before is intact."
+
+
+def test_an_environment_s_id_with_a_slash_or_colon_is_one_folder():
+    cfg = composed("env=gym", "env.id=ALE/Pong-v5", hydra=True)
+    assert re.fullmatch(r"outputs/ppo-ALE_Pong-v5/[\d_-]+-seed0", cfg.hydra.run.dir)
+    cfg = composed("env=gym", "env.id=my_envs:Line-v0", hydra=True)
+    assert cfg.hydra.run.dir.startswith("outputs/ppo-my_envs-Line-v0/")
+
+
 def test_a_run_folder_that_is_a_file_is_refused(told: Told, tmp_path: Path):
     (tmp_path / "notes.txt").touch()
     code, output = told(f"hydra.run.dir={tmp_path / 'notes.txt'}")
@@ -546,6 +572,7 @@ def test_help_lists_the_groups_and_their_choices_after_three_examples(told: Told
     for group in CONFIGS.iterdir():
         assert not list(group.glob("*.yaml")) or f"\n{group.name}: " in output
     assert "_target_" not in output
+    assert output.rstrip().endswith("\nhydrl docs prints the folder of the documentation.")
 
 
 @pytest.mark.parametrize(

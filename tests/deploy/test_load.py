@@ -179,6 +179,7 @@ def test_ctrl_c_ends_what_is_shown(trained, monkeypatch):
         process.send_signal(signal.SIGINT)
         rest = process.communicate()[0]
     assert process.returncode == 130
+    assert "\nstopped by Ctrl-C\n" in rest
     assert "Traceback" not in rest
 
 

@@ -12,7 +12,7 @@ from torchrl.envs import CatTensors, DoubleToFloat, RewardScaling, RewardSum, Si
 
 from hydrl.envs import gymnasium_env, init_normalizers, make_env
 from hydrl.envs.toy_goals import BitFlip, PointReach
-from hydrl.envs.transforms import RunningRewardScaling
+from hydrl.envs.transforms import FixedNorm, RunningRewardScaling
 from hydrl.errors import UserError
 from hydrl.experience.buffers import prepare_buffer
 from hydrl.experience.hindsight import find_hindsight, hindsight
@@ -237,8 +237,8 @@ def test_an_episode_that_a_goal_ends_is_ended_by_the_relabelled_one():
             "CatTensors changes goals",
         ),
         (
-            partial(configured, "transforms=normalized"),
-            r"FixedNorm changes goals.*Write transforms=plain, or transforms.normalize.in_keys=",
+            partial(configured, "transforms=running_norm"),
+            r"RunningNorm changes goals.*Write transforms=plain, or transforms=normalized with init_stats_fr",
         ),
         (
             partial(make_goal_env, RunningRewardScaling),
@@ -250,6 +250,27 @@ def test_what_cannot_be_relabelled_is_refused(env, message):
     env = env()
     with pytest.raises(UserError, match=f"^buffer=hindsight.*{message}"):
         filled(env, batches(env, 1))
+
+
+@pytest.mark.parametrize("id", ["hydrl.envs.toy_goals:PointReach-v0", "hydrl.envs.toy_goals:BitFlip-v0"])
+def test_normalized_goals_are_relabelled_as_raw_ones(id):
+    """Of equal draws, the rows are those of raw goals, normalized."""
+
+    def rows(*transforms):
+        torch.manual_seed(0)
+        env = make_goal_env(*transforms, id=id)
+        buffer = filled(env, batches(env, 12))
+        torch.manual_seed(1)
+        return buffer.sample(300)
+
+    norms = [partial(FixedNorm, 0.3, 2.0, in_keys=["achieved_goal"])]
+    norms += [partial(FixedNorm, -0.7, 0.5, in_keys=["desired_goal"])]
+    raw, normalized = rows(), rows(*norms)
+    assert torch.equal(normalized["next", "reward"], raw["next", "reward"])
+    assert torch.equal(normalized["next", "terminated"], raw["next", "terminated"])
+    assert len(raw["next", "reward"].unique()) == 2
+    torch.testing.assert_close(normalized["desired_goal"], raw["desired_goal"] * 0.5 - 0.7)
+    torch.testing.assert_close(normalized["next", "achieved_goal"], raw["next", "achieved_goal"] * 2.0 + 0.3)
 
 
 @pytest.mark.parametrize(("task", "message"), [({"bits": 1}, "env.bits=1"), ({"radius": 0}, "env.radius=0")])

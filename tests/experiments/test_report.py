@@ -277,7 +277,7 @@ def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):
     assert page.count(row) == 2
     assert re.search(r"\| `ppo` \| 5 \| 22 .* \| 0 of 5 \| - \| - \|", page)
     assert "| `ppo` | 1 | 5 | 5 to 5 | 0 of 1 | - | - |" in page  # no interval, and no column for one
-    assert "**Too few seeds for an interval**, 5 are needed: `ppo` on hopper (1)." in page
+    assert "**Too few seeds for an interval**, 5 are needed:\n\n- `ppo` on hopper (1)\n" in page
     assert f"last evaluation: `{tmp_path / 'runs' / 'c'}`." in page
     assert f"| `{tmp_path / 'runs' / 'd'}` | `interrupted after 3000 frames, without a score` |" in page
     assert page.count("| `dqn` | `ppo` | 1 | 1 to 1 |") == 2

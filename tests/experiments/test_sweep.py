@@ -307,6 +307,34 @@ def test_what_hydra_can_see_is_answered_before_any_member_begins(words: str, ans
         assert not (tmp_path / "sweep").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "algo=dqn,ppo env=pendulum seed=0",
+            "algo=dqn: acts in discrete action spaces, and env=pendulum has",
+        ),
+        ("algo=ppo,dqn env=cartpole loss=dqn seed=0", "loss=dqn: does not go with algo=ppo"),
+        ("algo=ppo optim.lr=1e-3,-1 seed=0", "optim.lr=-1: should be greater than"),
+    ],
+)
+def test_a_sweep_with_a_wrong_member_is_refused_before_the_first_starts(
+    words: str, message: str, swept, tmp_path
+):
+    code, table, output = swept(f"-m {words}")
+    assert (code, table) == (2, [])
+    assert output.startswith(f"error: {message}")
+    assert len(output.splitlines()) == 1
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_each_wrong_member_of_a_sweep_is_named(swept, tmp_path):
+    _, _, output = swept("-m algo=dqn,sac env=cartpole,pendulum seed=0")
+    first, *lines = output.splitlines()
+    assert first == "error: 2 mistakes:"
+    assert [line.partition(":")[0] for line in lines] == ["  algo=dqn", "  algo=sac"]
+
+
 def test_an_interrupted_sweep_begins_no_further_member_and_says_how_to_go_on(swept, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     code, table, output = swept("-m seed=0,5,6,7")

@@ -12,6 +12,7 @@ import pytest
 
 from hydrl.config.overrides import expand_shorthands, quote_paths
 from hydrl.errors import UserError
+from scripts.docs import commands as run_commands
 from tests.conftest import ROOT, settings
 
 PAGES = [
@@ -68,6 +69,20 @@ def test_a_script_has_the_keys_of_its_commands(script: str):
         word.partition("=")[0] for words in commands(f"scripts/{script}") for word in words if "=" in word
     }
     assert keys - known == set()
+
+
+def test_every_command_has_run_or_the_page_says_why_not():
+    rows = run_commands.read_rows()
+    assert list(rows) == run_commands.commands(), "run python scripts/docs/pages.py"
+    for command, row in rows.items():
+        how, ended, _, day = (cell.strip() for cell in re.split(r"(?<!\\)\|", row)[2:6])
+        if how == "no":
+            assert ended == run_commands.reason(command) != ""
+        elif how == "checked":
+            assert not day
+        else:
+            assert (how, ended) in (("fast", "0"), ("whole", "0")), command
+            assert re.fullmatch(r"\d{4}-\d\d-\d\d", day)
 
 
 def test_commands_are_found():

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A run folder: results, policy and resuming; a notebook shows its curves.
+    """A run: its results, its policy, and resuming it; a notebook shows its curves.
+
+    :func:`hydrl.train`, :func:`hydrl.runs` and :func:`hydrl.sweep` return runs.
 
     Args:
         place: the run's folder.
@@ -50,7 +52,7 @@ class Run:
         folder: the run's folder.
 
     Raises:
-        UserError: if there is no run.
+        UserError: if the folder is not a run.
     """
 
     def __init__(self, place: str | Path, *, trust: bool = False) -> None:
@@ -59,24 +61,24 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """``summary.json``; empty for a run that has not ended."""
+        """The entries of ``summary.json``; empty until the run has ended."""
         return summary(self.folder)
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
-        """The columns of ``metrics.csv``, ``[rows]`` each; NaN where a row has no such number.
+        """The columns of ``metrics.csv``, arrays ``[rows]``; NaN where a row has no value.
 
         Raises:
-            UserError: for a file that holds anything but numbers below their names.
+            UserError: if the file is damaged.
         """
         rows = metric_rows(self.folder / "metrics.csv")
         return {name: np.array([row[name] for row in rows], float) for name in (rows or [{}])[0]}
 
     def frame(self) -> "DataFrame":
-        """The same as a table of pandas.
+        """The metrics as a table of pandas.
 
         Raises:
-            UserError: without pandas.
+            UserError: if pandas is not installed.
         """
         try:
             from pandas import DataFrame
@@ -85,26 +87,26 @@ class Run:
         return DataFrame(self.metrics)
 
     def policy(self, checkpoint: str | int = "best", *, device: str = "cpu") -> Policy:
-        """See :func:`hydrl.load`."""
+        """The run's policy; the same as :func:`hydrl.load` with the run's folder."""
         python_classes.refresh()
         return open_policy(self.folder, checkpoint, device, self.trust)
 
     def evaluate(
         self, episodes: int = 100, checkpoint: str | int = "last", *, stream: int = 2, device: str = "cpu"
     ) -> dict[str, Any]:
-        """Plays whole episodes with the policy, as ``scripts/evaluate.py`` does.
+        """Evaluates the deterministic policy in whole episodes, as ``scripts/evaluate.py`` does.
 
         Args:
-            episodes: how many.
+            episodes: number of episodes.
             checkpoint: ``last``, ``best`` or a number of frames.
-            stream: selects the episodes; 0 and 1 are those of the run's own evaluations.
+            stream: seeds the episodes; 0 and 1 are those of the run's own evaluations.
             device: where the policy acts.
 
         Returns:
             The ``eval/`` metrics, and ``returns`` and ``lengths`` of each episode.
 
         Raises:
-            UserError: for less than one episode, a checkpoint that is not there, or as :func:`hydrl.load`.
+            UserError: for less than one episode, a missing checkpoint, or as :func:`hydrl.load`.
         """
         if episodes < 1:
             raise UserError(f"episodes={episodes}: should be at least 1.")
@@ -113,16 +115,16 @@ class Run:
         return result.metrics() | {"returns": result.returns.numpy(), "lengths": result.lengths.numpy()}
 
     def record_video(self, checkpoint: str | int = "last", *, stream: int = 2, device: str = "cpu") -> Path:
-        """Records the first episode that :meth:`evaluate` plays, as ``scripts/evaluate.py`` does.
+        """Records the first episode of :meth:`evaluate` as a video, as ``scripts/evaluate.py`` does.
 
         Args:
-            checkpoint, stream, device: as of :meth:`evaluate`.
+            checkpoint, stream, device: see :meth:`evaluate`.
 
         Returns:
             ``video-CHECKPOINT.mp4`` in the folder; ``IPython.display.Video(path, embed=True)`` plays it.
 
         Raises:
-            UserError: without PyAV, for an environment that cannot be rendered, or as :meth:`evaluate`.
+            UserError: if PyAV is missing or the environment cannot be rendered, or as :meth:`evaluate`.
             RunError: if the file cannot be written.
         """
         path = self.folder / f"video-{checkpoint}.mp4"
@@ -151,7 +153,7 @@ class Run:
                 yield frames, evaluator
 
     def resume(self, *words: str, **keys: Any) -> "Run":
-        """Resumes the run, as ``run.resume(total_frames=50_000)``; see :func:`hydrl.train`."""
+        """Resumes the run: ``run.resume(total_frames=50_000)``; see :func:`hydrl.train`."""
         return train(*words, resume=self.folder, **{"trust": self.trust, **keys})
 
     def __repr__(self) -> str:
@@ -238,9 +240,7 @@ def run_training(cfg: DictConfig, session: Session) -> Interrupted | None:
     except OSError as error:
         if error.errno not in command_line.UNWRITABLE:
             raise
-        where = error.filename or "the run folder"
-        reason = f"{where} cannot be written: {error.strerror}; what was saved before is intact"
-        raise RunError(reason) from error
+        raise RunError(command_line.explain_unwritable(error, Path(cfg.run_dir))) from error
     return None
 
 

@@ -135,7 +135,15 @@ def script(main: Callable[[list[str]], None], usage: str | None) -> int:
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(localize_commands(usage or ""))
         return 0
-    return exit_code(lambda: main(sys.argv[1:]))
+
+    def work() -> None:
+        try:
+            main(sys.argv[1:])
+        except KeyboardInterrupt:
+            print_lines("\nstopped by Ctrl-C", sys.stderr)
+            raise
+
+    return exit_code(work)
 
 
 def exit_code(work: Callable[[], None]) -> int:
@@ -177,8 +185,7 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
         except Exception as error:
             code = 1
             if isinstance(error, OSError) and error.errno in UNWRITABLE:
-                where = error.filename or "the run folder"
-                print_error(f"{where} cannot be written: {error.strerror}. What was saved before is intact.")
+                print_error(explain_unwritable(error, Path(HydraConfig.get().runtime.output_dir)))
             else:
                 traceback.print_exc()
         else:
@@ -188,6 +195,13 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
         raise SystemExit(code)
 
     return wrapper
+
+
+def explain_unwritable(error: OSError, run: Path) -> str:
+    """The message for a file that cannot be written; whether earlier checkpoints of the run are intact."""
+    is_saved = any((run / "checkpoints").glob("checkpoint-*.torchrl"))
+    intact = " What was saved before is intact." * is_saved
+    return f"{error.filename or 'the run folder'} cannot be written: {error.strerror}.{intact}"
 
 
 def drop_added_words() -> None:
@@ -240,7 +254,11 @@ def remember_existing_folders(arguments: Sequence[str]) -> None:
 
 def remove_unused_folder() -> None:
     """Removes the empty folder of a run that did not begin, and those that Hydra made around it."""
-    folder = Path(HydraConfig.get().runtime.output_dir)
+    remove_empty_folders(Path(HydraConfig.get().runtime.output_dir))
+
+
+def remove_empty_folders(folder: Path) -> None:
+    """Removes an empty folder and the empty ones around it, but those that existed before the command."""
     for parent in (folder, *folder.parents):
         if parent in current_command().folders:
             return

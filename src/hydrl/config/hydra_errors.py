@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hydrl.config import CONFIGS, tuned, user_dirs
-from hydrl.config.overrides import key_of, quoted
+from hydrl.config.overrides import OPTIONAL_KEYS, key_of, quoted
 from hydrl.config.ranges import take_limits
 from hydrl.config.suggestions import (
     REQUIRED_GROUPS,
@@ -115,7 +115,9 @@ def explain_error(error: Exception, text: str, arguments: Sequence[str]) -> str:
         return f"{word}: no such option. --help lists the options of each group."
     if match := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         advice = "[VALUE,VALUE] for a list, or add -m to run them all"
-        if re.search(r"=[1-9]\d{0,2}(,\d{3})+$", match[1]):  # thousands and decimals with a comma
+        if match[1].startswith("seed="):
+            advice = f"-m {match[1]} to run them all"
+        elif re.search(r"=[1-9]\d{0,2}(,\d{3})+$", match[1]):  # thousands and decimals with a comma
             advice = match[1].replace(",", "_")
         elif re.search(r"=0,\d+$", match[1]):
             default = find(compose_options(arguments), match[1].partition("=")[0])
@@ -197,10 +199,10 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def check_choices(arguments: Sequence[str]) -> None:
-    """Several unknown options of groups, of which Hydra reports the first.
+    """Several unknown options of groups and keys, of which Hydra reports the first.
 
     Raises:
-        ConfigError: if there are more than one.
+        ConfigError: if there are more than one, with an unknown option among them.
     """
     if any("pkg://" in word for word in arguments):
         return
@@ -212,8 +214,32 @@ def check_choices(arguments: Sequence[str]) -> None:
         offered = [name for folder in folders for name in option_names(folder / group)]
         if option not in (*offered, "null", "true", "false") and group not in ("tuned", "search"):
             lines[group] = no_such_choice(group, option, offered)
+    if lines:
+        lines |= unknown_keys([word for word in arguments if key_of(word) not in lines], folders)
     if len(lines) > 1:
         raise ConfigError(lines)
+
+
+def unknown_keys(arguments: Sequence[str], folders: tuple[Path, ...]) -> dict[str, str]:
+    """Messages for keys that no file has, whatever the options; by key.
+
+    Args:
+        arguments: words of the command line without unknown options.
+        folders: those with the files of options.
+    """
+    known = {*paths(read_option("/train"))}
+    for option in {str(file.relative_to(folder)) for folder in folders for file in folder.rglob("*/*.yaml")}:
+        values = read_option(f"/{option.removesuffix('.yaml')}", folders)
+        known |= {*paths(values)} | {f"{option.partition('/')[0]}.{path}" for path in paths(values)}
+    wrong = [
+        word
+        for word in arguments
+        if sets_key(word) and word[0] not in "+~-" and key_of(word) not in known
+        if not re.match(OPTIONAL_KEYS, word)
+    ]
+    values = compose_options(arguments) if wrong else {}
+    pairs = (word.partition("=")[::2] for word in wrong)
+    return {key: no_such_key(key, value, values) for key, value in pairs}
 
 
 def check_options(arguments: Sequence[str]) -> None:

@@ -398,6 +398,18 @@ def load(cfg: DictConfig) -> Settings:
 
 def check_composed(cfg: DictConfig) -> Settings:
     """See :func:`load`."""
+    settings = check_values(cfg)
+    settings.choose()
+    for name, make in zip(settings.transforms, settings.transform_builders, strict=True):
+        try:
+            make()
+        except Exception as error:
+            raise UserError(f"transforms.{name}: cannot be built: {' '.join(str(error).split())}.") from error
+    return settings
+
+
+def check_values(cfg: DictConfig) -> Settings:
+    """Settings of a composed configuration, checked without building anything; see :func:`load`."""
     values: dict[str, Any] = {}
     try:
         composed: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
@@ -411,12 +423,6 @@ def check_composed(cfg: DictConfig) -> Settings:
     if settings.resume not in (None, "auto") and not settings.trust:
         check_resumed(settings, typed_after_resume())
     check(values, limits)
-    settings.choose()
-    for name, make in zip(settings.transforms, settings.transform_builders, strict=True):
-        try:
-            make()
-        except Exception as error:
-            raise UserError(f"transforms.{name}: cannot be built: {' '.join(str(error).split())}.") from error
     return settings
 
 

@@ -28,15 +28,18 @@ MAX_VALUE = 1e18  # squares of larger values overflow single precision in a mini
 
 
 def read_columns(kind: str, path: Path, label: str) -> Columns:
-    """Reads and checks the columns of a dataset that hydrl knows.
+    """Reads and checks the columns of a dataset.
 
     Args:
         kind: ``npz``, ``h5`` or ``minari``.
-        path: a file, or a folder by :mod:`hydrl.datasets.record`; for Minari an id or a folder.
-        label: the dataset as the user named it, for messages.
+        path: a file, or a folder by ``scripts/record.py``; for Minari an id or a folder.
+        label: name of the dataset in error messages.
+
+    Returns:
+        Arrays ``[steps, ...]`` by column name, such as ``observations``.
 
     Raises:
-        UserError: if it is missing or unreadable, or a column is missing or does not fit the others.
+        UserError: if the dataset is missing or damaged, or a column is missing or of another length.
     """
     if kind == "minari":
         columns = read_minari(path, label)
@@ -324,7 +327,13 @@ def transitions(columns: Columns) -> Columns:
 
 
 def write_columns(kind: str, file: Path, columns: Columns) -> None:
-    """Writes columns as ``npz`` or ``h5``."""
+    """Writes a dataset file.
+
+    Args:
+        kind: ``npz`` or ``h5``.
+        file: the file.
+        columns: arrays ``[steps, ...]`` by column name, see :func:`read_columns`.
+    """
     if kind == "npz":
         with file.open("wb") as opened:
             arrays: dict[str, Any] = dict(columns)

@@ -103,8 +103,8 @@ class Policy:
             ``Dict`` or ``Tuple`` of them. For several agents a dictionary by agent.
 
         Raises:
-            UserError: for a missing entry, a wrong shape or dtype, or a changed number of environments in
-                the middle of episodes of a stateful policy; for a missing, needless or all-false mask; for
+            UserError: for a missing entry, or a wrong shape or dtype. For a missing, needless or all-false
+                mask. For another number of environments in the middle of a stateful policy's episodes. For
                 environments of other libraries (VMAS, your own TorchRL class): use :meth:`act`.
         """
         if self.io is None:

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from difflib import get_close_matches
 from importlib import import_module
 from threading import get_ident
@@ -134,19 +134,18 @@ class MiniGridWrapper(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, label: str, *, full: bool, mission: str | None) -> None:
         super().__init__(env)
         constants = import_module("minigrid.core.constants")
-        grid, tables = env.unwrapped, ("OBJECT_TO_IDX", "COLOR_TO_IDX", "STATE_TO_IDX")
+        babyai = import_module("minigrid.envs.babyai.core.roomgrid_level")
+        raw, tables = env.unwrapped, ("OBJECT_TO_IDX", "COLOR_TO_IDX", "STATE_TO_IDX")
         self.label, self.full, self.mission = label, full, mission
         self.sizes = [len(getattr(constants, table)) for table in tables]
         self.agent_codes = (constants.OBJECT_TO_IDX["agent"], constants.COLOR_TO_IDX["red"], 0)
         self.first_mission: str | None = None
-        self.prints = isinstance(
-            grid, import_module("minigrid.envs.babyai.core.roomgrid_level").RoomGridLevel
-        )
+        self.prints = isinstance(raw, babyai.RoomGridLevel)
         # The limit as Gymnasium's TimeLimit names it; BabyAI's follows from each mission.
-        varies = self.prints and not grid.fixed_max_steps
-        maze = grid.room_size**2 * grid.num_rows * grid.num_cols if varies else 0
-        self._max_episode_steps = MAX_NAVIGATIONS * maze if varies else grid.max_steps
-        sides = (grid.width, grid.height) if full else (grid.agent_view_size,) * 2
+        varies = self.prints and not raw.fixed_max_steps
+        rooms = raw.room_size**2 * raw.num_rows * raw.num_cols if varies else 0
+        self._max_episode_steps = MAX_NAVIGATIONS * rooms if varies else raw.max_steps
+        sides = (raw.width, raw.height) if full else (raw.agent_view_size,) * 2
         spaces: dict[str, gymnasium.Space] = {
             "pixels": ChannelsFirstBox(0, 1, (sum(self.sizes), *sides), np.uint8),
             "direction": Discrete(4),
@@ -162,10 +161,7 @@ class MiniGridWrapper(gymnasium.Wrapper):
             UserError: for a mission with an unknown word, or a file that MiniGrid's package lacks.
         """
         try:
-            if self.prints:
-                with drop_prints():  # "Sampling rejected: …"
-                    observation, info = self.env.reset(seed=seed, options=options)
-            else:
+            with drop_prints() if self.prints else nullcontext():  # "Sampling rejected: …"
                 observation, info = self.env.reset(seed=seed, options=options)
         except FileNotFoundError as error:  # the WFC environments' patterns
             raise UserError(
@@ -190,12 +186,12 @@ class MiniGridWrapper(gymnasium.Wrapper):
 
     def encode_grid(self) -> np.ndarray:
         """The whole grid, ``[width, height, channels]``, with the agent and what it carries."""
-        grid = self.unwrapped
-        cells = one_hot_cells(grid.grid.encode(), self.sizes)
-        codes = grid.carrying.encode() if grid.carrying else self.agent_codes
-        cell = one_hot_cells(np.array(codes), self.sizes)
-        cell[self.agent_codes[0]] = 1
-        cells[tuple(grid.agent_pos)] = cell
+        env = self.unwrapped
+        cells = one_hot_cells(env.grid.encode(), self.sizes)
+        codes = env.carrying.encode() if env.carrying else self.agent_codes
+        agent_cell = one_hot_cells(np.array(codes), self.sizes)
+        agent_cell[self.agent_codes[0]] = 1
+        cells[tuple(env.agent_pos)] = agent_cell
         return cells
 
     def warn_of_missions(self, mission: str) -> None:

@@ -26,6 +26,7 @@ from torchrl.envs import (
     TransformedEnv,
 )
 
+from hydrl.envs.transforms import FixedNorm
 from hydrl.errors import UserError
 from hydrl.experience.frame_dedup import slots
 from hydrl.limits import Fraction
@@ -84,6 +85,19 @@ class Hindsight(Transform):
         scaling = [transform for transform in env.transform if isinstance(transform, SCALING)]
         self.compute_rewards = partial(compute_rewards, gym_env, scaling)
         self.compute_terminated = partial(compute_terminated, gym_env)
+        norms = [transform for transform in env.transform if is_goal_norm(transform)]
+        self.goal_norms = {key: norm for norm in norms for key in norm.in_keys}
+
+    def raw_goals(self, key: str, goals: Tensor) -> Tensor:
+        """Goals of an entry, ``[rows, size]``, without normalization, as the environment scores them."""
+        if (norm := self.goal_norms.get(key)) is None:
+            return goals
+        return (goals - norm.loc.to(goals)) / norm.scale.to(goals)
+
+    def as_desired(self, achieved: Tensor) -> Tensor:
+        """Achieved goals, ``[rows, size]``, as the environment's transforms would give desired ones."""
+        goals, norm = self.raw_goals(ACHIEVED, achieved), self.goal_norms.get(DESIRED)
+        return goals if norm is None else goals * norm.scale.to(goals) + norm.loc.to(goals)
 
     def add_row_ids(self, batch: TensorDictBase) -> TensorDictBase:
         """Copy of a fresh batch, ``[time]`` or ``[..., time]``, with row and episode numbers.
@@ -101,8 +115,11 @@ class Hindsight(Transform):
         episode_ids[:, 0] = self.running(rows[:, 0], row_ids[:, 0])
         episode_ids = episode_ids.cummax(-1).values
         next_rows = rows["next"]
+        achieved, desired = next_rows[ACHIEVED].flatten(0, 1), rows[DESIRED].flatten(0, 1)
         self.check_rewards(
-            next_rows[ACHIEVED].flatten(0, 1), rows[DESIRED].flatten(0, 1), next_rows["reward"].flatten(0, 1)
+            self.raw_goals(ACHIEVED, achieved),
+            self.raw_goals(DESIRED, desired),
+            next_rows["reward"].flatten(0, 1),
         )
         ids = TensorDict({"row": row_ids, "episode": episode_ids}, rows.shape, device=batch.device)
         return batch.copy().set(ROW_IDS, ids.reshape(batch.shape))
@@ -147,21 +164,22 @@ class Hindsight(Transform):
         if self.strategy == "future":
             share = torch.rand(steps_ahead.shape, device=steps_ahead.device)
             steps_ahead = (share * (steps_ahead + 1)).long()
-        goal = self.entry(("next", ACHIEVED), self.row_id(env, time + steps_ahead))
+        goal = self.as_desired(self.entry(("next", ACHIEVED), self.row_id(env, time + steps_ahead)))
         is_relabelled = is_relabelled.unsqueeze(-1)
         goal = goal.where(is_relabelled, rows[DESIRED])
         next_rows = rows["next"]
-        achieved = next_rows[ACHIEVED]
-        reward = self.compute_rewards(achieved, goal).where(is_relabelled, next_rows["reward"])
+        achieved = self.raw_goals(ACHIEVED, next_rows[ACHIEVED])
+        new_rewards = self.compute_rewards(achieved, self.raw_goals(DESIRED, goal))
+        reward = new_rewards.where(is_relabelled, next_rows["reward"])
         relabelled = {DESIRED: goal, "reward": reward} | self.terminated(rows, goal, is_relabelled)
         return rows.exclude(ROW_IDS).set(DESIRED, goal).set("next", next_rows.copy().update(relabelled))
 
     def terminated(self, rows: TensorDictBase, goal: Tensor, is_relabelled: Tensor) -> dict[str, Tensor]:
         """``terminated`` and ``done`` of relabelled rows; empty without ``compute_terminated``."""
         next_rows = rows["next"]
-        terminated_before, achieved = next_rows["terminated"], next_rows[ACHIEVED]
-        terminated_then = self.compute_terminated(achieved, rows[DESIRED])
-        terminated_now = self.compute_terminated(achieved, goal)
+        terminated_before, achieved = next_rows["terminated"], self.raw_goals(ACHIEVED, next_rows[ACHIEVED])
+        terminated_then = self.compute_terminated(achieved, self.raw_goals(DESIRED, rows[DESIRED]))
+        terminated_now = self.compute_terminated(achieved, self.raw_goals(DESIRED, goal))
         if terminated_then is None or terminated_now is None:
             return {}
         terminated = ((terminated_before & ~terminated_then) | terminated_now).where(
@@ -234,18 +252,25 @@ def goal_env(env: TransformedEnv) -> gymnasium.Env:
     return gym_env
 
 
+def is_goal_norm(transform: Transform) -> bool:
+    """Whether a transform normalizes goals with fixed statistics, which relabelling can undo."""
+    keys = {ACHIEVED, DESIRED} & {*transform.in_keys}
+    return bool(keys) and isinstance(transform, FixedNorm) and not transform.standard_normal
+
+
 def check_transforms(env: TransformedEnv) -> None:
-    """Checks that no transform changes goals, or rewards by anything but their value.
+    """Checks that no transform changes goals but by fixed statistics, or rewards but by their value.
 
     Raises:
         UserError: naming the transform.
     """
     for transform in env.transform:
         keys, name = {*transform.in_keys, *transform.out_keys}, type(transform).__name__
-        if keys & {ACHIEVED, DESIRED} and not isinstance(transform, DoubleToFloat):
+        changes_goals = keys & {ACHIEVED, DESIRED} and not isinstance(transform, DoubleToFloat)
+        if changes_goals and not is_goal_norm(transform):
             raise UserError(
                 f"buffer=hindsight: {name} changes goals, and compute_reward needs them unchanged. Write "
-                "transforms=plain, or transforms.normalize.in_keys=[observation]."
+                "transforms=plain, or transforms=normalized with init_stats_frames=1_000."
             )
         if "reward" in keys and not isinstance(transform, (DoubleToFloat, RewardSum, *SCALING)):
             raise UserError(
@@ -270,9 +295,10 @@ class UnavailableInfo:
 def call_goal_method(gym_env: gymnasium.Env, method: str, achieved: Tensor, desired: Tensor) -> np.ndarray:
     """Result of an environment's method for goals ``[rows, size]``, converted to its goal space."""
     space = gym_env.get_wrapper_attr("leaves")[DESIRED][1]
-    goals = [
-        goal.numpy(force=True).reshape(-1, *space.shape).astype(space.dtype) for goal in (achieved, desired)
-    ]
+    goals = [goal.numpy(force=True).reshape(-1, *space.shape) for goal in (achieved, desired)]
+    if space.dtype.kind != "f":
+        goals = [goal.round() for goal in goals]  # normalization is undone up to rounding
+    goals = [goal.astype(space.dtype) for goal in goals]
     return np.asarray(gym_env.get_wrapper_attr(method)(*goals, UnavailableInfo()))
 
 

@@ -144,7 +144,8 @@ def header_parts(runs: Sequence[RunResult], skipped: Mapping[Path, str]) -> list
     parts = [f"{len(runs)} of {total} runs count, made with {as_text(', '.join(versions))}."]
     seeds = Counter(f"{code(run.group)} on {as_text(run.env)}" for run in runs)
     if few := [f"{name} ({count})" for name, count in seeds.items() if count < MIN_RUNS]:
-        parts += [f"**Too few seeds for an interval**, {MIN_RUNS} are needed: {', '.join(few)}."]
+        parts += [f"**Too few seeds for an interval**, {MIN_RUNS} are needed:"]
+        parts += ["\n".join(f"- {group}" for group in few)]
     if diverged := [code(run.folder) for run in runs if run.status == "diverged"]:
         parts += [f"**Diverged**, counted with the last evaluation: {', '.join(diverged)}."]
     if skipped:

@@ -87,13 +87,15 @@ def require_run(run: Path) -> None:
     if not run.exists():
         raise UserError(f"run={run}: no such folder. Write the folder of a run, such as outputs/….")
     if not (run / CONFIG).is_file():
-        raise UserError(f"run={run}: not a run (no {CONFIG}){newest_run_hint(run)}")
+        raise UserError(f"run={run}: not a run (no {CONFIG}). {run_hint(run)}")
 
 
-def newest_run_hint(place: Path) -> str:
-    """The newest of the runs in a folder, for the end of an error message."""
+def run_hint(place: Path) -> str:
+    """Advice for a folder without a run: the newest run below it, or what to write."""
     runs = [path for depth in ("*", "*/*", "*/*/*") for path in place.glob(f"{depth}/{CONFIG}")]
-    return f". The newest run in it is {max(runs, key=os.path.getmtime).parent}." if runs else ""
+    if not runs:
+        return "Write the folder of a run, such as outputs/…."
+    return f"The newest run in it is {max(runs, key=os.path.getmtime).parent}."
 
 
 def from_here(path: Path) -> Path:

@@ -94,6 +94,15 @@ def test_where_there_is_nothing_to_resume_it_is_said(arguments, message):
         resume_command.expand(arguments)
 
 
+def test_an_empty_folder_is_one_to_start_a_run_in(tmp_path):
+    advice = f"Start a run there with hydra.run.dir={tmp_path} in place of resume={tmp_path}."
+    with pytest.raises(UserError, match=re.escape(f"not a run (no .hydra/overrides.yaml). {advice}")):
+        resume_command.expand([f"resume={tmp_path}"])
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UserError, match=r"yaml\)\. Write the folder of a run, such as outputs/…\.$"):
+        resume_command.expand([f"resume={tmp_path}"])
+
+
 def test_a_run_whose_actions_were_never_scaled_goes_on_so_or_not_at_all(run):
     small = ["minibatches.updates=2", "minibatches.warmup_frames=64", "collector.init_random_frames=128"]
     words, as_it_was = [*SMALL, "algo=td3", "env=pendulum", *small], "~transforms.action_scaling"

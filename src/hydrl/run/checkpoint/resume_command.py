@@ -22,7 +22,7 @@ from hydrl.config.schema import Parts
 from hydrl.config.tree import find
 from hydrl.errors import UserError
 from hydrl.run.checkpoint.resume import OWN
-from hydrl.run.run_folder import from_here, newest_run_hint, refuse_links, saved_yaml
+from hydrl.run.run_folder import from_here, refuse_links, run_hint, saved_yaml
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
@@ -154,8 +154,10 @@ def saved_overrides(run: Path) -> list[str]:
     file = run / ".hydra" / "overrides.yaml"
     refuse_links(run)
     if not file.is_file():
-        hint = newest_run_hint(run)
-        raise UserError(f"resume={run}: not a run (no .hydra/overrides.yaml){hint}")
+        hint = run_hint(run)
+        if run.is_dir() and not any(run.iterdir()):
+            hint = f"Start a run there with hydra.run.dir={run} in place of resume={run}."
+        raise UserError(f"resume={run}: not a run (no .hydra/overrides.yaml). {hint}")
     parser = OverridesParser.create()
     try:
         saved = cast(list[str], OmegaConf.to_container(OmegaConf.load(file), resolve=False))

@@ -21,7 +21,7 @@ from hydrl.envs import normalizer_state
 from hydrl.envs.normalization import load_normalizer
 from hydrl.errors import UserError
 from hydrl.run.checkpoint import archive as checkpoint
-from hydrl.run.run_folder import newest_run_hint, refuse_links
+from hydrl.run.run_folder import refuse_links, run_hint
 from hydrl.specs import is_image
 from hydrl.training.learner import Learner
 
@@ -97,7 +97,7 @@ def find_warm_start(settings: Mapping[str, Any]) -> WarmStart | None:
     run = run_folder_of(path)
     refuse_links(run)
     if not checkpoint.archives(run):
-        raise UserError(f"init_from={path}: no run with a checkpoint{newest_run_hint(run)}")
+        raise UserError(f"init_from={path}: no run with a checkpoint. {run_hint(run)}")
     try:
         archive = Path(path) if Path(path) != run else checkpoint.find(run, str(which), or_last=True)
         metadata = checkpoint.verify(archive)
