@@ -21,6 +21,7 @@ SECONDS = {
     "test_learning_checks": 100,
     "test_algorithms": 12,
     "test_probes": 3,
+    "envs/families/test_against_simulators": 10,
 }
 SECONDS |= {"envs/test_self_play": 300}
 

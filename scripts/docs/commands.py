@@ -47,7 +47,7 @@ REASONS = {
     r"storage=": "needs a database",
     r"device=cuda": "needs a GPU",
     r"render=human": "needs a display",
-    r"env=dm_control": "needs an extra that `make` does not install",
+    r"env=dm_control|mo_gymnasium": "needs a package that `make` does not install",
     r"torchrl_trainer": "takes minutes; `tests/scripts/test_benchmark.py` covers its file",
     r"logger=wandb|wandb/": "needs an account",
     r"install=bash": "changes the shell",
@@ -116,6 +116,9 @@ def run(command: str, folder: Path) -> int:
     for newest in re.findall(r"'?(\w+)/checkpoints/LAST'?", command):
         files = sorted((folder / newest / "checkpoints").glob("checkpoint-*"))
         command = re.sub(rf"'?{newest}/checkpoints/LAST'?", str(files[-1].relative_to(folder)), command)
+    for name in re.findall(r"(?:out|hydra\.run\.dir)=(\w+)", command):
+        if "resume=" not in command:
+            shutil.rmtree(folder / name, ignore_errors=True)  # of another page's command
     if (child := os.fork()) == 0:
         run_in_child(shlex.split(command), folder)
     for _ in range(TIMEOUT):

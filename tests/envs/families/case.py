@@ -28,6 +28,7 @@ class Rows:
         after: observations after the actions; of the ended episode, not of the next one.
         rewards: by entry, ``[envs, time, ...]``.
         ends: ``terminated``, ``truncated`` and ``done``, booleans.
+        bounds: lowest and highest values of observations, by entry, of those that have some.
     """
 
     before: Entries
@@ -35,6 +36,7 @@ class Rows:
     after: Entries
     rewards: Entries
     ends: dict[str, np.ndarray]
+    bounds: dict[Any, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
 
 @dataclass

@@ -98,6 +98,7 @@ def read_rows(env: TransformedEnv, collector: Any, case: Case, steps: int | None
         assert collected < MAX_STEPS, f"{case.name}: {counts} in {collected} steps of {env.batch_size}"
     data = torch.cat(batches, 1)
     observed = [key for key in env.observation_spec.keys(True, True) if not is_bookkeeping(key)]
+    spaces = {key: env.observation_spec_unbatched[key].space for key in observed}
     actions = to_arrays(data, env.action_keys)
     if isinstance(env.action_spec, OneHot):
         actions = {key: array.argmax(-1) for key, array in actions.items()}
@@ -107,6 +108,11 @@ def read_rows(env: TransformedEnv, collector: Any, case: Case, steps: int | None
         after=to_arrays(data["next"], observed),
         rewards=to_arrays(data["next"], env.reward_keys),
         ends={name: read_flags(data, name).numpy() for name in ("terminated", "truncated", "done")},
+        bounds={
+            key: (space.low.numpy(), space.high.numpy())
+            for key, space in spaces.items()
+            if hasattr(space, "low")
+        },
     )
 
 

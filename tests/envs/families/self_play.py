@@ -67,8 +67,8 @@ class SearchedGames:
             table = self.envs[index]
             game, player = copy_game(table.game), table.player
             game.step(action)
-            found = ((after, player) for after in replies(game, player))
-            observation = self.find(index, found, self.rows.after, self.times[index])
+            games = ((after, player) for after in replies(game, player))
+            observation = self.find(index, games, self.rows.after, self.times[index])
             self.times[index] += 1
             _, reward, terminated, truncated, _ = self.envs[index].game.last()
             results.append(RawStep(observation, reward, terminated, truncated))
