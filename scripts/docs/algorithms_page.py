@@ -29,6 +29,7 @@ OVERVIEW = """\
 All algorithms share one loop, [train.py](../train.py); an algorithm is a YAML file in `configs/algo`.
 [Choosing an algorithm](choosing.md) is a decision path. [Results](results.md) compares with other libraries.
 """
+RECURRENT, IMAGES = "recurrent (`rnn=lstm`)", "image observations"
 RESULTS_NOTE = """\
 Return: mean ± standard deviation of the final evaluations, over the seeds. ms a frame: wall time of the
 quickest run divided by its frames, evaluations included, on two busy CPU cores. [Results](../results.md) has
@@ -63,8 +64,12 @@ def overview() -> str:
         for algo, facts in family["algorithms"].items():
             page = f"algorithms/{name}.md#{anchor(facts['title'])}"
             spaces = [space.removeprefix("multi-agent ") for space in settings_of(algo)["action_spaces"]]
-            cells.append([f"[{facts['title']}]({page})", f"`algo={algo}`", ", ".join(spaces), facts["use"]])
-        parts += [f"## {family['title']}", table(["algorithm", "command", "actions", "when to use"], cells)]
+            able = [dict(properties(algo))[name] for name in (RECURRENT, IMAGES)]
+            cells.append(
+                [f"[{facts['title']}]({page})", f"`algo={algo}`", ", ".join(spaces), *able, facts["use"]]
+            )
+        columns = ["algorithm", "command", "actions", "`rnn=lstm`", "images", "when to use"]
+        parts += [f"## {family['title']}", table(columns, cells)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -97,8 +102,8 @@ def properties(algo: str) -> list[list[str]]:
     return [
         ["actions", ", ".join(values["action_spaces"])],
         ["learns from", source(values)],
-        ["recurrent (`rnn=lstm`)", yes_no(accepts(algo, "rnn=lstm"))],
-        ["image observations", yes_no("encoder" in values["actor"])],
+        [RECURRENT, yes_no(accepts(algo, "rnn=lstm"))],
+        [IMAGES, yes_no("encoder" in values["actor"])],
         ["action masks", yes_no(any("discrete" in space for space in values["action_spaces"]))],
         ["`torch.compile`", compile_text],
         *(

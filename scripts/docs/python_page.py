@@ -15,8 +15,8 @@ from scripts.docs.keys import capitalised, in_cell
 TOP = """\
 # Python
 
-What you import, from the docstrings. [From Python](../python.md) shows it in use. The builders that
-`configs/` name are on [the page of components](../reference.md).
+This page lists what you import, with arguments, results and errors. [From Python](../python.md) shows it in
+use. The builders that `configs/` name are on [the page of components](../reference.md).
 """
 PARTS = {
     "Train and find runs": ["train", "sweep", "runs", "stop", "load"],

@@ -21,8 +21,9 @@ WRITTEN = "<!-- Written by python scripts/docs/pages.py from configs/, src/ and 
 KEYS = """\
 # Configuration keys
 
-Every key of a run with its default, what it may hold and what it means. Where options differ, the default
-names them. An algorithm sets some keys itself: [algorithms](../algorithms.md) has the values of each.
+Every key of a run with its default, what it may hold and what it means. Those of `env` are on
+[environments](../environments.md) and [your own](../own_environment.md#keys-of-an-environment). Where options
+differ, the default names them. An algorithm sets some keys itself: [algorithms](../algorithms.md) has the values of each.
 `python train.py … --cfg job --resolve` prints those of a run.
 """
 # Groups in the order of the loop; what chooses of several groups is on other pages.

@@ -17,7 +17,7 @@ EXPLAINED_VARIANCE = "train/explained_variance"  # share of the value targets' v
 
 OBJECTIVE = "objective_{}"  # behind `train/` and `eval/`, with `env.weights`: an objective's episode sum
 
-RETURN_MEAN = "eval/return_mean"  # over the episodes of an evaluation
+RETURN_MEAN = "eval/return_mean"  # over an evaluation's episodes; in the summary, the final one's
 RETURN_STD = "eval/return_std"  # standard deviation of these returns
 RETURN_MIN = "eval/return_min"  # lowest of these returns
 RETURN_MAX = "eval/return_max"  # highest of these returns

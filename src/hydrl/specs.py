@@ -226,7 +226,7 @@ def has_room(low: Any, high: Any) -> bool:
 def observation_keys(env: EnvBase) -> list[NestedKey]:
     """The observation entries that networks read by default: all of a Gymnasium environment.
 
-    Of others ``observation``, or ``pixels`` if there is none.
+    With other environments it is ``observation``, or ``pixels`` if there is none.
     """
     base = env.base_env if isinstance(env, TransformedEnv) else env
     unread = (INFO, mask_key(base))

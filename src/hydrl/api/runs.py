@@ -99,14 +99,15 @@ class Run:
         Args:
             episodes: number of episodes.
             checkpoint: ``last``, ``best`` or a number of frames.
-            stream: seeds the episodes; 0 and 1 are those of the run's own evaluations.
+            stream: which episodes; each number has seeds of its own. 0 and 1 are those of the run's own
+                evaluations, while training and at the end.
             device: where the policy acts.
 
         Returns:
             The ``eval/`` metrics, and ``returns`` and ``lengths`` of each episode.
 
         Raises:
-            UserError: for less than one episode, a missing checkpoint, or as :func:`hydrl.load`.
+            UserError: for ``episodes`` below 1, a missing checkpoint, and where :func:`hydrl.load` raises it.
         """
         if episodes < 1:
             raise UserError(f"episodes={episodes}: should be at least 1.")

@@ -62,7 +62,8 @@ class Policy:
     def env(self, num_envs: int = 1) -> TransformedEnv:
         """The run's environment for ``rollout(steps, policy.actor)``, with frozen observation normalizers.
 
-        Rewards are transformed as in training, running scales start again; ``episode_reward`` is raw.
+        Rewards are scaled as in training, but a running scale starts anew. ``episode_reward`` is the
+        environment's own.
 
         Args:
             num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``.
@@ -190,8 +191,8 @@ class Policy:
 
         Inputs are ``observation``, ``[batch, *shape]`` (or each entry of a dictionary by name),
         ``action_mask`` (1 for a valid action, else 0) and RNN states (zeros at episode start). Outputs are
-        ``action``, ``[batch, ...]``, as by :meth:`predict`, and the next RNN states. Images are bytes in the
-        environment's layout, discrete values ``int64`` (binary observations ``float32``), the rest
+        ``action``, ``[batch, ...]``, as by :meth:`predict`, and the next RNN states. Images have the
+        environment's own layout and type, discrete values ``int64`` (binary observations ``float32``), the rest
         ``float32``. The file's metadata and a printed line describe it.
 
         Args:

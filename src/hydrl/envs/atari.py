@@ -1,4 +1,4 @@
-"""Atari 2600 games on the Arcade Learning Environment, by the protocol of Machado et al. (2018)."""
+"""Atari 2600 games on the Arcade Learning Environment, by the protocol of Mnih et al. (2015)."""
 
 from contextlib import closing
 from typing import Any
