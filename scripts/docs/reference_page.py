@@ -23,8 +23,8 @@ KEYS = """\
 
 Every key of a run with its default, what it may hold and what it means. Those of `env` are on
 [environments](../environments.md) and [your own](../own_environment.md#keys-of-an-environment). Where options
-differ, the default names them. An algorithm sets some keys itself: [algorithms](../algorithms.md) has the values of each.
-`python train.py … --cfg job --resolve` prints those of a run.
+differ, the default names them. An algorithm sets some keys itself: [algorithms](../algorithms.md)
+has the values of each. `python train.py … --cfg job --resolve` prints those of a run.
 """
 # Groups in the order of the loop; what chooses of several groups is on other pages.
 GROUPS = ["collector", "transforms", "encoder", "rnn", "layers", *NETWORKS, "exploration", "buffer", "data"]

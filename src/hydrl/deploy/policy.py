@@ -192,8 +192,8 @@ class Policy:
         Inputs are ``observation``, ``[batch, *shape]`` (or each entry of a dictionary by name),
         ``action_mask`` (1 for a valid action, else 0) and RNN states (zeros at episode start). Outputs are
         ``action``, ``[batch, ...]``, as by :meth:`predict`, and the next RNN states. Images have the
-        environment's own layout and type, discrete values ``int64`` (binary observations ``float32``), the rest
-        ``float32``. The file's metadata and a printed line describe it.
+        environment's own layout and type, discrete values ``int64`` (binary observations ``float32``), the
+        rest ``float32``. The file's metadata and a printed line describe it.
 
         Args:
             path: ends in ``.onnx`` (ONNX runtimes; needs the extra ``export``) or ``.pt2``
