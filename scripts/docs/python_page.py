@@ -56,7 +56,7 @@ def describe(name: str) -> Iterator[str]:
         attribute = inspect.getattr_static(thing, member)
         shown = f"{thing.__name__.lower()}.{member}"
         yield f"#### {shown}"
-        function = attribute.fget if isinstance(attribute, property) else attribute
+        function: Any = attribute.fget if isinstance(attribute, property) else attribute
         yield fenced(signature(shown, function, is_property=isinstance(attribute, property)), "text")
         yield from describe_docstring(inspect.getdoc(attribute) or "")
 
