@@ -7,7 +7,6 @@ import signal
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the rest is imported
@@ -20,6 +19,7 @@ from hydrl.config.settings import Settings, load
 from hydrl.run import Session, rendering, run_folder
 from hydrl.run.checkpoint.resume import ResumePoint, find_resume_point, is_finished
 from hydrl.run.checkpoint.resume_command import expand
+from hydrl.run.components import RunComponents
 from hydrl.run.logging import console
 
 
@@ -34,13 +34,13 @@ def start(cfg: DictConfig, session: Session | None = None) -> None:
     """Checks everything a user can get wrong, then trains."""
     settings = load(cfg)
     with run_folder.RunLock() as lock:
-        point = find_resume_point(settings.shown, settings.keep, lock.acquire)
+        point = find_resume_point(settings.shown, settings.keep_auto_values, lock.acquire)
         if not is_finished(settings.shown, point):
             with run_folder.hydra_files(cfg):
                 train(settings, point, session)
 
 
-def build(settings: Settings, point: ResumePoint | None) -> SimpleNamespace:
+def build(settings: Settings, point: ResumePoint | None) -> RunComponents:
     """Builds a run's components in the documents' order; imports PyTorch, now that no key is wrong."""
     from tensordict.nn import TensorDictSequential
 
@@ -52,7 +52,7 @@ def build(settings: Settings, point: ResumePoint | None) -> SimpleNamespace:
     from hydrl.run.logging.run_logger import RunInfo
     from hydrl.training import Metrics, PolicyEvaluator, bind_accepted, make_learners
 
-    run, make, saved = SimpleNamespace(), settings.build, settings.shown
+    make, saved = settings.build, settings.shown
     seed = point.env_seed if point else settings.seed  # what a checkpoint restores, it restores over this
     device = process.prepare(seed, settings.device, int(settings.torch_threads), **settings.compiling)
     source = None if point else warm_start.find_warm_start(saved)  # another run, for its weights
@@ -63,28 +63,26 @@ def build(settings: Settings, point: ResumePoint | None) -> SimpleNamespace:
     family, known = envs.find_family(make("env")), point.normaliser if point else None
     settings.check_env(family.action_kind(env), [*specs.agent_groups(env)], alike=specs.are_alike(env))
     normaliser = family.prepare(env, seed, settings.init_stats_frames, known, settings.env["_target_"])
-    run.buffer = prepare_buffer(make("buffer")(), env)
-    size = replay_buffer.check_size(run.buffer, env, settings.steps_of_a_row, Path(settings.run_dir))
+    buffer = prepare_buffer(make("buffer")(), env)
+    size = replay_buffer.check_size(buffer, env, settings.steps_per_row, Path(settings.run_dir))
     actor = make("actor")(env)
-    run.networks = {name: actor if name == "actor" else make(name)(env, actor) for name in settings.networks}
-    run.exploration = specs.make_exploration(make("exploration"), env, actor)
-    policy = TensorDictSequential(actor, run.exploration.to(device)) if run.exploration else actor
+    networks = {name: actor if name == "actor" else make(name)(env, actor) for name in settings.networks}
+    exploration = specs.make_exploration(make("exploration"), env, actor)
+    policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
     data = bind_accepted(make("data"), make_env=make_env)(env, actor)  # an offline dataset
     rows, classes = record_data(data, saved, point), user_classes.record_classes(saved, point or source)
-    run.info = RunInfo(**settings.identity, start=point or source, data=rows, classes=classes, size_note=size)
-    run.learners = make_learners(settings.learners, run.networks, specs.action_spec(env), run.buffer, data)
-    run.metrics = Metrics(run.learners, run.exploration, data if settings.from_data else None)
-    warm_start.apply(source, env, run.learners[-1])
-    run.schedule = make("schedule")(run.learners[-1].optimizer, settings.anneal_batches)
-    run.make_env = partial(make_env, num_envs=settings.num_envs, normalizer=normaliser())
+    info = RunInfo(**settings.identity, start=point or source, data=rows, classes=classes, size_note=size)
+    learners = make_learners(settings.learners, networks, specs.action_spec(env), buffer, data)
+    metrics = Metrics(learners, exploration, data if settings.from_data else None)
+    warm_start.apply(source, env, learners[-1])
+    schedule = make("schedule")(learners[-1].optimizer, settings.anneal_batches)
+    make_run_env = partial(make_env, num_envs=settings.num_envs, normalizer=normaliser())
     collector = bind_accepted(make("collector"), data=data)
-    run.collect = partial(collector, env, run.make_env, policy, seed=seed, device=device)
+    collect = partial(collector, env, make_run_env, policy, seed=seed, device=device)
     cap, play = settings.eval.max_steps, family.evaluate
-    run.evaluate = PolicyEvaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=cap, play=play)
-    run.components = {"actor": actor, **run.learners[-1].components, "exploration": run.exploration}
-    run.components |= {"schedule": run.schedule, "env": env, "buffer": run.buffer}
-    run.components |= {f"before_{learner.name}": learner for learner in run.learners[:-1]}
-    return run
+    evaluate = PolicyEvaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=cap, play=play)
+    learned = networks, exploration, buffer, learners, schedule, metrics
+    return RunComponents(info, env, *learned, make_run_env, collect, evaluate)
 
 
 def train(settings: Settings, point: ResumePoint | None = None, session: Session | None = None) -> None:
@@ -110,7 +108,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
         closing(RunLogger(run_dir, settings.logger_builders, run.info, progress, metrics, clock)) as logger,
         closing(EvalSchedule(evaluate, progress, clock, score.every_frames, score.episodes)) as evaluations,
     ):
-        components = run.components | {"collector": collector, "looks": evaluations, "record": logger}
+        components = run.with_state | {"collector": collector, "looks": evaluations, "record": logger}
         components |= {"progress": progress, "metrics": metrics, "clock": clock}
         checkpoints = Checkpointer(run_dir, components, run.make_env, logger.metadata, keep, logger.say)
         evaluations.backend = settings.eval_backend(evaluate, stop=stop.check)

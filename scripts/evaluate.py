@@ -10,6 +10,7 @@ environments).
 
 import json
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
@@ -72,7 +73,8 @@ def main(arguments: Arguments) -> None:
         with console().status("recording a video of the first episode"):
             video_return, length, cut = record_episode(evaluator, path, frames, arguments.stream)
         scores["video"] = {"file": path.name, "return": video_return, "length": length, "cut": cut}
-    with console().status("evaluating"):
+    # Closed, for an environment may be a process that outlives this one.
+    with console().status("evaluating"), closing(evaluator):
         evaluation = evaluator(frames, episodes, arguments.stream)
     lengths = evaluation.lengths.tolist()
     scores |= evaluation.metrics() | {"eval/length_min": min(lengths), "eval/length_max": max(lengths)}

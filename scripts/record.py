@@ -59,7 +59,7 @@ def main(arguments: Arguments) -> None:
 
     if kind != "npz":
         import_extra({"h5": "h5py", "minari": "minari"}[kind], f"format={kind}")
-    (minari if kind == "minari" else record).check_is_free(out)
+    (minari if kind == "minari" else record).check_does_not_exist(out)
     device = process.prepare(0, arguments.device, 1)
     settings, trained, evaluator = open_run(
         run, checkpoint=arguments.checkpoint, device=device, trust=arguments.trust

@@ -271,7 +271,7 @@ def _files_read_once() -> Iterator[None]:
 def resume_point(chosen: Settings) -> ResumePoint | None:
     """Where a run with these settings is resumed."""
     with RunLock() as lock:
-        return find_resume_point(chosen.shown, chosen.keep, lock.acquire)
+        return find_resume_point(chosen.shown, chosen.keep_auto_values, lock.acquire)
 
 
 @pytest.fixture

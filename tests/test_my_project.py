@@ -73,7 +73,7 @@ def test_the_page_says_how_each_part_is_called():
     calls, as_critic = 0, ("value", "discriminator")
     assert "| `critic`, `value`, `discriminator` | `critic(env, actor)` |" in PAGE
     for part, row in (CALL_SPECS | WITHIN).items():
-        call = ", ".join([*row.handed.split(), *(f"{each}=…" for each in sorted(row.keywords))])
+        call = ", ".join([*row.positional.split(), *(f"{each}=…" for each in sorted(row.keywords))])
         said = f"`{part.removesuffix('s') if part == 'transforms' else part}({call})`" in PAGE
         assert said or part in as_critic, part
         assert row.gives is None or row.gives in PAGE

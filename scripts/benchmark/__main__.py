@@ -431,7 +431,7 @@ def meanwhile(repeats: int, batches: int, wait: float, compile: bool) -> None:
             rate = steady_speed(times, task.warmup).frames_per_second
             busy = f"others on {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores"
             console().print(f"round {number + 1} of {repeats}: {choice}, {rate:,.1f} frames/s; {busy}")
-        rounds.append(beside_possible(runs, task.warmup))
+        rounds.append(overlap_speedups(runs, task.warmup))
     rows = [
         {"collector": choice, **{key: statistics.median(row[choice][key] for row in rounds) for key in cells}}
         for choice, cells in rounds[0].items()
@@ -440,7 +440,7 @@ def meanwhile(repeats: int, batches: int, wait: float, compile: bool) -> None:
     write(OUTPUTS / "benchmark-meanwhile.csv", rows)
 
 
-def beside_possible(runs: Mapping[str, Times], warmup: int) -> dict[str, dict[str, float]]:
+def overlap_speedups(runs: Mapping[str, Times], warmup: int) -> dict[str, dict[str, float]]:
     """By choices of :data:`MEANWHILE`: how much faster than ``single`` each was, and could have been.
 
     Where both go on at once a frame takes as long as its simulation or its update, whichever is slower.

@@ -29,7 +29,7 @@ BACKENDS = {
     "ray": "num_collectors",
     "ray, sync=false": "num_collectors",
 }
-WAITING_FOR_NONE = ("multi_async", "ray, sync=false")  # a batch is of one collector
+ASYNC_BACKENDS = ("multi_async", "ray, sync=false")  # a batch is of one collector
 COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#E69F00")
 FAR = (16, 128, 1_024)
 WORK = (
@@ -56,7 +56,7 @@ class Loop:
     @property
     def frames(self) -> int:
         """Of a batch: of all that wait for each other, or of the one that is done."""
-        return STEPS * (1 if self.backend in WAITING_FOR_NONE else self.collectors)
+        return STEPS * (1 if self.backend in ASYNC_BACKENDS else self.collectors)
 
     def overrides(self, address: str | None) -> list[str]:
         """What ``train.py`` is told, with the cluster's address."""
@@ -155,7 +155,7 @@ def forecast(
     def grown(key: str, collectors: int) -> float:
         return one[key] + (collectors - 1) * max(four[key] - one[key], 0) / 3
 
-    if backend in WAITING_FOR_NONE:
+    if backend in ASYNC_BACKENDS:
         published = {
             count: grown("published", count) if backend == "multi_async" else four["published"]
             for count in FAR

@@ -14,7 +14,7 @@ from hydra.utils import get_object
 
 from hydrl.config import CONFIGS
 from hydrl.config.ranges import take_limits, type_of
-from hydrl.config.schema import NETWORKS, Parts
+from hydrl.config.schema import NETWORKS, RunConfig
 from hydrl.config.source_annotations import own_ranges
 from hydrl.config.tree import find, read_option, show
 
@@ -191,7 +191,7 @@ def range_of(key: str, settings: Any) -> str:
 
 def schema_range(key: str) -> str:
     """What the schema says that a dotted key may hold."""
-    kind: Any = Parts
+    kind: Any = RunConfig
     for name in key.split("."):
         fields = getattr(kind, "model_fields", {})
         if name not in fields:

@@ -1,21 +1,23 @@
 """Hydra plugins: launchers and sweeper. Hydra imports the package ``hydra_plugins`` at each start."""
 
 import importlib.util
+import itertools
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
-from omegaconf import DictConfig
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
 
 from hydrl.config import tuned
-from hydrl.config.command_line import remove_empty_folders
-from hydrl.config.hydra_errors import HYDRA_ERRORS
 from hydrl.config.overrides import current_command, key_of
 from hydrl.errors import Interrupted, UserError
 
@@ -109,42 +111,51 @@ class RayLauncher(ProcessLauncher):
         return connect(self.options)
 
 
-class TunedSweeper(BasicSweeper):
-    """Hydra's basic sweeper, which gives each member the tuned preset of its algorithm and task.
+class MemberSweeper(Sweeper):
+    """Sweeper over all combinations of typed values, each with the tuned preset of its algorithm and task.
 
-    Hydra has no public name for its own sweeper: its public ``Sweeper`` is an abstract class.
+    Args:
+        max_batch_size: members that are launched together; ``None``: all.
+        params: overrides that every sweep has, by key.
     """
 
-    def sweep(self, arguments: list[str]) -> Any:
-        """Sweeps over the typed overrides; a sweep that is refused leaves no folder."""
-        folder = Path(self.config.hydra.sweep.dir)
-        is_new = not folder.exists()
-        try:
-            return super().sweep(current_command().typed(arguments))
-        except HYDRA_ERRORS:  # a UserError is a ValueError
-            if is_new:
-                (folder / "multirun.yaml").unlink(missing_ok=True)
-                remove_empty_folders(folder.absolute())
-            raise
+    def __init__(self, max_batch_size: int | None, params: dict[str, str] | None) -> None:
+        self.max_batch_size, self.params = max_batch_size, params or {}
 
-    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Composes and checks all members, each with its preset, before the first batch starts.
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Makes the launcher."""
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Sweeps over the typed overrides; checks every member before it makes a folder and one starts.
 
         Raises:
-            UserError: if one is wrong.
+            UserError: for a wrong member, and a wrong ``max_batch_size``.
         """
         from hydrl.experiments.member_checks import check_members
 
-        if self.batch_index > 1:
-            return
-        loader = self.hydra_context.config_loader
-        members = [words for words_of_batch in self.overrides for words in words_of_batch]
-        check_members(loader.load_sweep_config(self.config, words) for words in self.with_tuned(members))
-
-    def get_job_batch(self) -> Sequence[Sequence[str]]:
-        """Overrides of each member; processes find their presets themselves."""
-        batch = super().get_job_batch()
-        return batch if isinstance(self.launcher, ProcessLauncher) else self.with_tuned(batch)
+        loader, folder = self.hydra_context.config_loader, Path(self.config.hydra.sweep.dir)
+        words = [f"{key}={value}" for key, value in self.params.items()]
+        words += current_command().typed(arguments)
+        members = combinations(OverridesParser.create(config_loader=loader).parse_overrides(words))
+        size = len(members) if self.max_batch_size is None else self.max_batch_size
+        if size < 1:
+            raise UserError(f"hydra.sweeper.max_batch_size={size}: should be 1 or more.")
+        with_presets = self.with_tuned(members)
+        check_members(loader.load_sweep_config(self.config, member) for member in with_presets)
+        folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self.config, folder / "multirun.yaml")
+        # Processes find their presets themselves.
+        launched = members if isinstance(self.launcher, ProcessLauncher) else with_presets
+        results = []
+        for first in range(0, len(members), size):
+            results.append(self.launcher.launch(launched[first : first + size], initial_job_idx=first))
+            for member in results[-1]:
+                member.return_value  # noqa: B018  # raises the error of a job that failed
+        return results
 
     def with_tuned(self, batch: Sequence[Sequence[str]]) -> list[list[str]]:
         """Overrides of each member with its preset, which is left out of folder names."""
@@ -158,7 +169,25 @@ class TunedSweeper(BasicSweeper):
         return named
 
 
-node = {"_target_": f"{__name__}.TunedSweeper", "max_batch_size": None, "params": None}
+def combinations(overrides: Sequence[Override]) -> list[list[str]]:
+    """The overrides of each member: all combinations of the values of each key.
+
+    Raises:
+        UserError: for a range of continuous values.
+    """
+    words: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            words[key] = [f"{key}={override.get_value_element_as_str()}"]
+        elif override.is_discrete_sweep():
+            words[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            raise UserError(f"{override.input_line}: is a range. Write the values, as {key}=VALUE,VALUE.")
+    return [list(member) for member in itertools.product(*words.values())]
+
+
+node = {"_target_": f"{__name__}.MemberSweeper", "max_batch_size": None, "params": None}
 ConfigStore.instance().store(group="hydra/sweeper", name="members", node=node)
 launchers: dict[str, dict[str, Any]] = {
     "processes": {"_target_": f"{__name__}.ProcessLauncher", "n_jobs": 1},

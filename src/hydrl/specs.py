@@ -90,7 +90,7 @@ def group_key(key: NestedKey, group: str) -> NestedKey:
     return (group, *key[1:]) if isinstance(key, tuple) and key[0] == AGENTS else key
 
 
-def group_network(networks: Any, part: str, group: str) -> Any:
+def group_network(networks: Any, name: str, group: str) -> Any:
     """A group's network in a module of several groups' networks.
 
     Raises:
@@ -99,7 +99,7 @@ def group_network(networks: Any, part: str, group: str) -> Any:
     for network in networks if isinstance(networks, TensorDictSequential) else ():
         if any(key[0] == group for key in network.out_keys):
             return network
-    raise UserError(f"{part}: it has no network for the agents {group}. Write {part}=multi_agent.")
+    raise UserError(f"{name}: it has no network for the agents {group}. Write {name}=multi_agent.")
 
 
 def action_kind(env: EnvBase) -> str:

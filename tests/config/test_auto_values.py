@@ -91,7 +91,7 @@ def test_a_resumed_run_keeps_what_it_began_with_whatever_its_length():
     assert began.compile is False
     longer = settings("env=half_cheetah")
     assert longer.compile is True
-    check_same(longer.shown, began.shown, longer.keep)
+    check_same(longer.shown, began.shown, longer.keep_auto_values)
     assert longer.compile is longer.shown["compile"] is False
     assert "compile=auto is false: the run was started with it" in longer.chosen
 
@@ -152,7 +152,7 @@ def test_a_resumed_run_keeps_its_threads(cores):
     began = settings("algo=sac", "env=half_cheetah", WIDE)
     cores(2)
     longer = settings("algo=sac", "env=half_cheetah", WIDE)
-    check_same(longer.shown, began.shown, longer.keep)
+    check_same(longer.shown, began.shown, longer.keep_auto_values)
     assert longer.torch_threads == longer.shown["torch_threads"] == 1
 
 
@@ -160,7 +160,7 @@ def test_a_run_goes_on_where_its_algorithm_has_come_to_fit_more():
     now = settings("algo=dqn", "env=cartpole")
     of_then = {key: each for key, each in now.shown["loss"].items() if key != "compatible_with"}
     fits = now.shown["compatible_with"] | {"loss": ["dqn"]}
-    check_same(now.shown, {**now.shown, "loss": of_then, "compatible_with": fits}, now.keep)
+    check_same(now.shown, {**now.shown, "loss": of_then, "compatible_with": fits}, now.keep_auto_values)
 
 
 def test_threads_of_a_run_that_did_not_choose_stay_one_and_a_list_of_openmp_s_is_no_limit(cores, monkeypatch):
@@ -168,7 +168,7 @@ def test_threads_of_a_run_that_did_not_choose_stay_one_and_a_list_of_openmp_s_is
     monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
     longer = settings("algo=sac", "env=half_cheetah", WIDE)
     assert longer.torch_threads == 2
-    check_same(longer.shown, longer.shown | {"torch_threads": "auto"}, longer.keep)
+    check_same(longer.shown, longer.shown | {"torch_threads": "auto"}, longer.keep_auto_values)
     assert longer.torch_threads == 1
 
 

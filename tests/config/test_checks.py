@@ -8,7 +8,7 @@ from hydrl.config import CONFIGS
 from hydrl.config.compatibility import CHECKED_LATER
 from hydrl.config.describe import matching_options
 from hydrl.config.ranges import MAXIMA, take_limits, type_of
-from hydrl.config.schema import NETWORKS, QUANTITIES, Parts
+from hydrl.config.schema import NETWORKS, QUANTITIES, RunConfig
 from hydrl.config.settings import load, read_action_spaces
 from hydrl.config.suggestions import aliases
 from hydrl.config.tree import find, option_names, paths, read_option
@@ -111,7 +111,7 @@ def test_what_is_needed_of_another_key_can_be_set():
         for key in (each for each in paths(content) if each.rpartition(".")[2] == "requires"):
             needs = find(content, key)
             assert {each.partition(".")[0] for each in needs} <= {
-                *Parts.model_fields,
+                *RunConfig.model_fields,
                 "because",
                 *CHECKED_LATER,
             }, file

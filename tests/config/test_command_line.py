@@ -335,7 +335,9 @@ def test_what_is_typed_beside_resume_is_trusted_and_what_lies_in_the_folder_is_n
     (tmp_path / "run" / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
     code, output = told(f"resume={tmp_path / 'run'}")
     assert code == 2
-    assert "names tests.fakes.envs.CountingEnv, which is not one of hydrl's parts. Add trust=true" in output
+    assert (
+        "names tests.fakes.envs.CountingEnv, which is not one of hydrl's components. Add trust=true" in output
+    )
     assert told(f"resume={tmp_path / 'run'} env._target_=tests.fakes.envs.CountingEnv")[0] == 0
     assert told(f"resume={tmp_path / 'run'} trust=true")[0] == 0
     assert [each.env["_target_"] for each in trained] == ["tests.fakes.envs.CountingEnv"] * 2

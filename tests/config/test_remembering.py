@@ -30,7 +30,7 @@ def test_every_algorithm_learns_a_memory_or_says_why_not(algo):
     chosen = settings(*asked)
     assert chosen.actor["rnn"]["hidden_size"] == 64
     assert chosen.minibatches["sequence"] == FRESH.get(algo, 32)
-    assert chosen.steps_of_a_row == (1 if algo in FRESH else 32)
+    assert chosen.steps_per_row == (1 if algo in FRESH else 32)
     target = chosen.minibatches["_target_"].rpartition(".")[2]
     assert target == ("Epochs" if algo in FRESH else "SequenceReplay")
     loss = chosen.loss.module["_target_"].rpartition(".")[2]
@@ -102,4 +102,4 @@ def test_words_of_older_runs_choose_it_too(typed):
 
 
 def test_one_worker_that_never_waits_does_for_sequences():
-    assert settings(*words("dqn", "rnn=lstm", "collector=overlap")).steps_of_a_row == 32
+    assert settings(*words("dqn", "rnn=lstm", "collector=overlap")).steps_per_row == 32

@@ -36,7 +36,10 @@ from tests.fakes.envs import CountingEnv, make_global_random_env
 from tests.fakes.ray_cluster import two_nodes
 
 NORMALISED = (partial(ObservationNorm, in_keys=["observation"]), StepCounter)
-PLACES = {0: machines.Place("aaaaaaaaaa", "10.0.0.1", 11), 1: machines.Place("bbbbbbbbbb", "10.0.0.2", 22)}
+PLACES = {
+    0: machines.ProcessLocation("aaaaaaaaaa", "10.0.0.1", 11),
+    1: machines.ProcessLocation("bbbbbbbbbb", "10.0.0.2", 22),
+}
 
 SECOND = "collector 1 (process 22 of node bbbbbbbb at 10.0.0.2)"
 
@@ -100,7 +103,7 @@ def workers(monkeypatch):
         made.learned = TensorDictModule(nn.Linear(1, 1, bias=False), in_keys=["a"], out_keys=["b"])
         made.num_collectors, made._sync, made.learner, made.check_stop = 2, sync, "cpu", int
         made.version, made.versions, made.weights, made.collected_frames = 0, [0, 0], None, 0
-        made.places, made.worker_timeout = PLACES, 60.0
+        made.locations, made.worker_timeout = PLACES, 60.0
         vars(made).update(given)
         there.append(made)
         return made

@@ -276,8 +276,8 @@ def test_units_say_what_a_run_made_of_its_rows():
 def test_where_no_folder_can_be_made_nothing_is_played(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=f"^out={tmp_path}/file/x: cannot be created: Not a dir"):
-        record.check_is_free(tmp_path / "file" / "x")
-    record.check_is_free(tmp_path / "new")
+        record.check_does_not_exist(tmp_path / "file" / "x")
+    record.check_does_not_exist(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 

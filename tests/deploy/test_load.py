@@ -248,10 +248,10 @@ NESTED = {"_target_": "torchrl.envs.Compose", "_args_": [{"_target_": "os.mkdir"
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("env._target_", "os.system", r"names os\.system, which is not one of hydrl's parts"),
-        ("transforms.planted", NESTED, r"names _args_, os\.mkdir, which is not one of hydrl's parts"),
-        ("env.id", "os:CartPole-v1", r"names os:CartPole-v1, which is not one of hydrl's parts"),
-        ("env.id", "${oc.decode:os:X-v0}", r"names os:X-v0, which is not one of hydrl's parts"),
+        ("env._target_", "os.system", r"names os\.system, which is not one of hydrl's components"),
+        ("transforms.planted", NESTED, r"names _args_, os\.mkdir, which is not one of hydrl's components"),
+        ("env.id", "os:CartPole-v1", r"names os:CartPole-v1, which is not one of hydrl's components"),
+        ("env.id", "${oc.decode:os:X-v0}", r"names os:X-v0, which is not one of hydrl's components"),
         ("total_frames", "many", "config_resolved.yaml is not valid: total_frames=many"),
         ("env", "${nothing}", "config_resolved.yaml cannot be read: "),
     ],

@@ -73,6 +73,16 @@ def test_a_reward_of_another_size_is_a_line():
         env.rollout(2)
 
 
+def test_evaluate_closes_every_environment_that_it_steps(unbroken, monkeypatch):
+    stepped, closed, step = set(), set(), Harvest.step
+    monkeypatch.setattr(Harvest, "step", lambda self, action: stepped.add(self) or step(self, action))
+    monkeypatch.setattr(Harvest, "close", lambda self: closed.add(self))
+    finished = typed(f"run={unbroken[0]}", "episodes=3", "trust=true", script="scripts/evaluate.py")
+    assert finished.returncode == 0, finished.stderr
+    assert len(stepped) >= 3
+    assert stepped <= closed
+
+
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     """A run of PPO with four environments: no batch ends with an episode."""

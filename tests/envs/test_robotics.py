@@ -10,9 +10,11 @@ from functools import partial
 from importlib.util import find_spec
 
 import gymnasium
+import mujoco
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.registration import EnvSpec
 from torchrl.envs import StepCounter
 
 import hydrl
@@ -163,6 +165,21 @@ def test_a_mistake_is_a_line(id, keywords, message):
         gymnasium_env(id, make=partial(robotics.make, **keywords))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@needs_robotics
+@pytest.mark.parametrize("id", ["FetchReach-v4", "gymnasium_robotics:FetchReach-v4"])
+def test_the_option_is_named_where_gymnasium_is_asked_for_it(monkeypatch, id):
+    for registered in [name for name in gymnasium.registry if name.startswith("FetchReach")]:
+        monkeypatch.delitem(gymnasium.registry, registered)
+    if ":" in id:  # as in a process where the family was not used
+        from gymnasium_robotics.utils import mujoco_utils
+
+        monkeypatch.setattr(mujoco_utils, "mujoco", mujoco)
+        entry_point = "gymnasium_robotics.envs.fetch.reach:MujocoFetchReachEnv"
+        monkeypatch.setitem(gymnasium.registry, "FetchReach-v4", EnvSpec("FetchReach-v4", entry_point))
+    with pytest.raises(UserError, match=r"Write env=robotics env\.id=FetchReach-v4\.$"):
+        gymnasium_env(id)
 
 
 def test_a_missing_package_is_a_line(monkeypatch):

@@ -211,5 +211,5 @@ def test_a_stranger_s_run_may_have_gymnasium_s_and_no_others():
 
     check_trust(node("gymnasium.wrappers.FrameStackObservation"), "run=x")
     for target in ("gymnasium.wrappers.RecordVideo", "my_envs.Slippery", "os.system"):
-        with pytest.raises(UserError, match=f"names {target}, which is not one of hydrl's parts"):
+        with pytest.raises(UserError, match=f"names {target}, which is not one of hydrl's components"):
             check_trust(node(target), "run=x")

@@ -77,7 +77,7 @@ def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
         sync=sync,
     )
     assert not collector.steps_env
-    assert collector.restart_reason == "they are in processes of their own"
+    assert collector.episode_restart_reason == "they are in processes of their own"
     batches: list[TensorDictBase] = []
     changed: list[TensorDictBase] = []
     senders, since = senders_of(collector), set()

@@ -127,7 +127,7 @@ def test_sequences_are_of_one_environment_each_begins_in_the_middle_of_the_one_b
     begins = cut.buffer[:]["frame"][:, 0]
     assert sorted(begins.tolist()) == sorted(whole.buffer[:]["frame"][:, 0].tolist())
     assert sorted(begins.tolist()) == [90 * env + 4 * k for env in range(3) for k in range(21)]
-    assert cut.waiting["frame"].tolist() == batch["frame"][:, 84:].tolist()
+    assert cut.pending_steps["frame"].tolist() == batch["frame"][:, 84:].tolist()
 
 
 def test_what_waits_is_in_the_state():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -18,8 +19,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from ray.exceptions import ActorDiedError
 
 import train
+from hydra_plugins.hydrl_launcher import combinations
 from hydrl.config import command_line
 from hydrl.contrib.ray import cluster, launcher
+from hydrl.errors import UserError
 from hydrl.experiments import processes
 from hydrl.experiments.sweep import COMMON_FILE, MAX_NAME, folder_name
 from tests.conftest import HANGING, typed
@@ -429,3 +432,16 @@ def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_pat
     assert [row[1:3] for row in rows(output)] == [["seed=0", "interrupted"], ["seed=1", "interrupted"]]
     frames = [json.loads((folder / "summary.json").read_text())["frames"] for folder in running]
     assert min(frames) >= 256
+
+
+def test_members_are_all_combinations_and_continuous_ranges_are_refused():
+    parse = OverridesParser.create().parse_overrides
+    assert combinations(parse(["seed=0,1", "algo=ppo", "optim.lr=choice(1e-3,1e-4)"])) == [
+        ["seed=0", "algo=ppo", "optim.lr=0.001"],
+        ["seed=0", "algo=ppo", "optim.lr=0.0001"],
+        ["seed=1", "algo=ppo", "optim.lr=0.001"],
+        ["seed=1", "algo=ppo", "optim.lr=0.0001"],
+    ]
+    line = re.escape("optim.lr=interval(0,1): is a range. Write the values, as optim.lr=VALUE,VALUE.")
+    with pytest.raises(UserError, match=line):
+        combinations(parse(["optim.lr=interval(0,1)"]))

@@ -224,6 +224,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "env=MiniGrid-DoorKey-5x5-v0": ["no such option. Use env=minigrid env.id=MiniGrid-DoorKey-5x5-v0.\n"],
     "env=gym env.id=BabyAI-GoToLocal-v0": ["Write env=minigrid env.id=BabyAI-GoToLocal-v0.\n"],
+    "env=PointMaze_UMaze-v3": ["no such option. Use env=robotics env.id=PointMaze_UMaze-v3.\n"],
     "env=ALE/Pong-v5": ["env=ALE/Pong-v5: no such option. Use env=atari env.id=ALE/Pong-v5.\n"],
     "algo=PPO": [
         "algo=PPO: no such option",

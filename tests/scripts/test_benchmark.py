@@ -56,7 +56,7 @@ def test_loops_at_once_are_beside_what_the_slower_half_makes_possible():
         spent = {name: [share * at for at in elapsed] for name, share in halves.items()}
         return Times([100, 200, 300, 400], elapsed, updates=400, spent=spent)
 
-    rows = benchmark.beside_possible(
+    rows = benchmark.overlap_speedups(
         {"single": times(1), "overlap": times(0.75), "multi_async": times(0.5)}, 1
     )
 

@@ -19,26 +19,26 @@ def compiler() -> str:
     return os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
 
 
-def choose_compile(loss: str, updates: int, least: int | None, *, recurrent: bool) -> tuple[bool, str]:
+def choose_compile(loss: str, updates: int, min_updates: int | None, *, recurrent: bool) -> tuple[bool, str]:
     """Whether to compile the update, and why; measurements are in docs/notes/performance.md.
 
     Args:
         loss: class name of the loss.
         updates: updates in the whole run.
-        least: updates from which compiling is faster; ``None``: never.
+        min_updates: updates from which compiling is faster; ``None``: never.
         recurrent: whether the policy is recurrent.
     """
     if recurrent:
         return False, "torch.compile does not work with an RNN"
-    if least is None:
+    if min_updates is None:
         return False, f"torch.compile is not known to make {loss} faster (loss.compile_min_updates=null)"
-    if updates < least:
-        return False, f"this run makes {updates:,} updates; torch.compile saves time from {least:,}"
+    if updates < min_updates:
+        return False, f"this run makes {updates:,} updates; torch.compile saves time from {min_updates:,}"
     if shutil.which(compiler()) is None:
         return False, f"torch.compile needs the C++ compiler {compiler()}, which is not installed"
     return True, (
-        f"this run makes {updates:,} updates; torch.compile saves time from {least:,}, and compiling may "
-        "take a minute at the first update"
+        f"this run makes {updates:,} updates; torch.compile saves time from {min_updates:,}, and compiling "
+        "may take a minute at the first update"
     )
 
 

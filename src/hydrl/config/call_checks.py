@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from hydrl.config.migrations import explain_import
 from hydrl.config.overrides import key_of, typed_words
 from hydrl.config.ranges import type_of
-from hydrl.config.schema import RULES, WRAPPERS, Part, Values, call_spec
+from hydrl.config.schema import RULES, WRAPPERS, Node, Values, call_spec
 from hydrl.config.signatures import (
     accepted_parameters,
     gymnasium_parameters,
@@ -125,8 +126,8 @@ def check_loss(prefix: str, values: Values) -> Mistakes:
         yield from check_keys(f"{prefix}loss.param_groups.{network}", options, values)
 
 
-def check_target(path: str, node: Part, values: Values) -> Mistakes:
-    """Mistakes in a component: its import, its keys and their values."""
+def check_target(path: str, node: Node, values: Values) -> Mistakes:
+    """Mistakes in a component: its import, its class, its keys and their values."""
     name = node["_target_"]
     line = f"{path}._target_={name}"
     target, reason = import_target(path, name)
@@ -137,55 +138,102 @@ def check_target(path: str, node: Part, values: Values) -> Mistakes:
         yield f"{path}._target_", f"{line}: its priorities cannot be saved. Use buffer=prioritized."
         return
     try:
-        call = inspect.signature(target.__init__ if inspect.isclass(target) else target)
+        signature = inspect.signature(target.__init__ if inspect.isclass(target) else target)
     except (TypeError, ValueError):  # written in C
         return
-    parameters, open_ended = accepted_parameters(target)
-    positions, keywords = run_arguments(path, parameters, values)
-    is_wrapper = WRAPPERS.fullmatch(path) is not None
-    shown = ", ".join([*positions, *(f"{keyword}=…" for keyword in sorted(keywords)), "…"])
-    way = f"{'wrapper' if is_wrapper else path.partition('.')[0]}({shown})"
-    if mistakes := dict(check_class(path, name, target, way)):
-        yield from mistakes.items()
-        return
-    own = {key for key in node if not key.startswith("_") and key not in RULES}
+    call = Call(path, node, target, signature, *run_arguments(path, accepted_parameters(target)[0], values))
+    mistakes = dict(check_class(path, name, target, call.text))
+    if not mistakes:
+        mistakes = dict(check_own_keys(call, values))
+        try:
+            mistakes |= dict(check_filled_keys(call)) or ({} if mistakes else dict(check_call(call, values)))
+        except TypeError as error:
+            mistakes[path] = f"{line}: the call {call.text} fails: {error}."
+    yield from mistakes.items()
+
+
+@dataclass
+class Call:
+    """How the run calls a component.
+
+    Attributes:
+        path: dotted, of the component.
+        node: its configuration.
+        target: the class or function.
+        signature: of it.
+        positions: names of the positional arguments that the run itself gives.
+        keywords: keywords that the run itself gives.
+    """
+
+    path: str
+    node: Node
+    target: Any
+    signature: inspect.Signature
+    positions: list[str]
+    keywords: set[str]
+
+    def __post_init__(self) -> None:
+        """Reads the component's own keys, and the call as a message shows it."""
+        self.is_wrapper = WRAPPERS.fullmatch(self.path) is not None
+        self.own_keys = {key for key in self.node if not key.startswith("_") and key not in RULES}
+        shown = ", ".join([*self.positions, *(f"{keyword}=…" for keyword in sorted(self.keywords)), "…"])
+        self.text = f"{'wrapper' if self.is_wrapper else self.path.partition('.')[0]}({shown})"
+        self.positional = [None] * (len(self.positions) + inspect.isclass(self.target))
+
+    @property
+    def filled(self) -> set[str]:
+        """Names of the parameters that the run gives; raises ``TypeError`` if it cannot."""
+        bound = self.signature.bind_partial(*self.positional, **dict.fromkeys(self.keywords))
+        return {*self.keywords, *bound.arguments}
+
+
+def check_own_keys(call: Call, values: Values) -> Mistakes:
+    """Mistakes in the keys that hydrl adds: networks of a loss, keys of environments and wrappers."""
+    path, name = call.path, call.node["_target_"]
+    parameters, open_ended = accepted_parameters(call.target)
     if path.endswith("loss.module"):
         loss = path.removesuffix(".module")
-        networks = {key: Any for key in parameters if "network" in key or key in keywords}
-        mistakes |= dict(check_keys(f"{loss}.networks", networks, values, open_ended=open_ended, taker=name))
+        networks = {key: Any for key in parameters if "network" in key or key in call.keywords}
+        yield from check_keys(f"{loss}.networks", networks, values, open_ended=open_ended, taker=name)
     if path == "env":
-        mistakes |= dict(check_env_keys(node, own, parameters, open_ended=open_ended))
-    if is_wrapper and "training_only" in parameters:
-        mistakes[path] = f"{line}: it takes training_only, a key of hydrl's. Rename that argument."
-    positional = [None] * (len(positions) + inspect.isclass(target))
-    try:
-        filled = {*keywords, *call.bind_partial(*positional, **dict.fromkeys(keywords)).arguments}
-        for key in sorted(own & filled):
-            mistakes[f"{path}.{key}"] = (
-                f"{path}.{key}={show(node[key])}: the run fills this in. Leave it out."
-            )
-        if not mistakes:
-            taker = name
-            if path == "env" and open_ended and "id" in node and own - parameters.keys():
-                taker = node["id"]
-                env_parameters, open_ended = parameters_of_id(node)
-                parameters |= env_parameters
-            free = {key: kind for key, kind in parameters.items() if key not in filled}
-            if is_wrapper:
-                free["training_only"] = bool
-                own -= {"training_only"}
-            mistakes = dict(check_keys(path, free, values, open_ended=open_ended, taker=taker))
-        if not mistakes:
-            # What is called later has its other arguments from there.
-            is_partial = (
-                path.startswith(("env.wrappers.", "env.make")) and not is_wrapper and node.get("_partial_")
-            )
-            (call.bind_partial if is_partial else call.bind)(*positional, **dict.fromkeys(own | keywords))
-            if lacking := sorted(required_keywords(target) - own):
-                raise TypeError(f"missing a required argument: '{lacking[0]}'")
-    except TypeError as error:
-        mistakes[path] = f"{line}: the call {way} fails: {error}."
-    yield from mistakes.items()
+        yield from check_env_keys(call.node, call.own_keys, parameters, open_ended=open_ended)
+    if call.is_wrapper and "training_only" in parameters:
+        yield path, f"{path}._target_={name}: it takes training_only, a key of hydrl's. Rename that argument."
+
+
+def check_filled_keys(call: Call) -> Mistakes:
+    """Keys that the run itself gives."""
+    for name in sorted(call.own_keys & call.filled):
+        key = f"{call.path}.{name}"
+        yield key, f"{key}={show(call.node[name])}: the run fills this in. Leave it out."
+
+
+def check_call(call: Call, values: Values) -> Mistakes:
+    """Mistakes in the other keys and their values.
+
+    Raises:
+        TypeError: for a call that lacks an argument.
+    """
+    path, node, own, taker = call.path, call.node, call.own_keys, call.node["_target_"]
+    parameters, open_ended = accepted_parameters(call.target)
+    if path == "env" and open_ended and "id" in node and own - parameters.keys():
+        taker = node["id"]
+        env_parameters, open_ended = parameters_of_id(node)
+        parameters |= env_parameters
+    free = {key: kind for key, kind in parameters.items() if key not in call.filled}
+    if call.is_wrapper:
+        free["training_only"] = bool
+        own = own - {"training_only"}
+    if mistakes := dict(check_keys(path, free, values, open_ended=open_ended, taker=taker)):
+        yield from mistakes.items()
+        return
+    # What is called later has its other arguments from there.
+    is_within_env = path.startswith(("env.wrappers.", "env.make")) and not call.is_wrapper
+    is_later = is_within_env and node.get("_partial_")
+    bind = call.signature.bind_partial if is_later else call.signature.bind
+    bind(*call.positional, **dict.fromkeys(own | call.keywords))
+    if lacking := sorted(required_keywords(call.target) - own):
+        raise TypeError(f"missing a required argument: '{lacking[0]}'")
 
 
 def saves_priorities(path: str, name: str) -> bool:
@@ -194,7 +242,7 @@ def saves_priorities(path: str, name: str) -> bool:
     return "Prioritized" not in name or not path.startswith("buffer") or name == own_sampler
 
 
-def parameters_of_id(node: Part) -> tuple[dict[str, Any], bool]:
+def parameters_of_id(node: Node) -> tuple[dict[str, Any], bool]:
     """Parameters of the class or function that an environment's ``id`` names, and whether it takes others."""
     make = node.get("make")
     parameters, open_ended = (
@@ -210,18 +258,11 @@ def run_arguments(path: str, parameters: Values, values: Values) -> tuple[list[s
     if path.endswith("loss.module"):
         keywords = {*find(values, path.removesuffix(".module"))["networks"]}
         optional = {"action_spec", "action_space", "num_actions"}
-    return spec.handed.split(), keywords | optional & parameters.keys()
+    return spec.positional.split(), keywords | optional & parameters.keys()
 
 
-def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended: bool) -> Mistakes:
-    """Mistakes in the keys that hydrl adds to Gymnasium environments.
-
-    Args:
-        node: of ``env``.
-        own: its keys.
-        parameters: of its target.
-        open_ended: whether that takes any other.
-    """
+def check_env_keys(node: Node, own: Set[str], parameters: Values, *, open_ended: bool) -> Mistakes:
+    """Mistakes in the keys that hydrl adds to Gymnasium environments: ``own`` of the ``node`` of ``env``."""
     if node["_target_"] != (gymnasium_env := option_target("env/gym")):
         ours = accepted_parameters(get_object(gymnasium_env))[0].keys() - {"num_envs", "device"}
         for key in sorted(ours & own - parameters.keys()) if not open_ended else ():
@@ -243,14 +284,7 @@ def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended:
 
 
 def check_class(path: str, name: str, target: Any, way: str) -> Mistakes:
-    """Mistakes in the kind of a class, such as a plain network in place of an actor.
-
-    Args:
-        path: dotted.
-        name: of the target.
-        target: what it is.
-        way: how a function that makes one is called.
-    """
+    """Mistakes in the kind of a class, such as a plain network in place of an actor; ``way``: of a call."""
     kind = call_spec(path).gives
     if kind is None or not inspect.isclass(target) or issubclass(target, get_object(kind)):
         return

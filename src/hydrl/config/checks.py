@@ -23,8 +23,8 @@ from hydrl.config.networks import (
     shared_encoder_mistakes,
 )
 from hydrl.config.overrides import chosen_options, is_forked, key_of, typed_words
-from hydrl.config.ranges import too_large
-from hydrl.config.schema import NETWORKS, QUANTITIES, Part, Values, quantity
+from hydrl.config.ranges import value_conflicts
+from hydrl.config.schema import NETWORKS, QUANTITIES, Node, Values, quantity
 from hydrl.config.suggestions import explain_missing, without_copies
 from hydrl.config.tasks import info_key_mistakes, missing_packages, wrapper_mistakes
 from hydrl.config.tree import find, read_option, show
@@ -32,13 +32,11 @@ from hydrl.config.tuned import AUTO_PRESET, find_preset
 from hydrl.config.user_dirs import option_folders
 from hydrl.errors import ConfigError, UserError
 
+Rule = Callable[[Values], Iterator[str]]  # messages of what is wrong
+
 
 def check(values: Values, limits: Mapping[str, str]) -> None:
-    """Runs all checks.
-
-    Args:
-        values: the whole configuration.
-        limits: see :func:`hydrl.config.ranges.take_limits`.
+    """Runs all checks of a whole configuration and its :func:`limits <hydrl.config.ranges.take_limits>`.
 
     Raises:
         UserError: naming the key, the value and what would do.
@@ -48,7 +46,12 @@ def check(values: Values, limits: Mapping[str, str]) -> None:
     for name in ("frames", "envs"):  # train.py asks every collector for them
         if quantity(values, name) is None:
             raise UserError(explain_missing(QUANTITIES[name]))
-    for rule in (unmet_requirements, incompatible_options, partial(too_large, limits=limits), *COMPARISONS):
+    of_options: list[Rule] = [
+        unmet_requirements,
+        incompatible_options,
+        partial(value_conflicts, limits=limits),
+    ]
+    for rule in (*of_options, *COMPARISONS):
         for message in rule(values):
             raise UserError(message)
     check_signatures(values)
@@ -127,7 +130,7 @@ def unused_eval_keys(values: Values) -> Iterator[str]:
         yield f"eval.address={address}: is of eval.backend=ray. Use that, or leave it out."
 
 
-def has_running_statistics(transform: Part) -> bool:
+def has_running_statistics(transform: Node) -> bool:
     """Whether a transform updates statistics during training."""
     *_, name = transform["_target_"].split(".")
     standing = {"normalizer": "frames", "reward_scaling": "scale"}  # what is given where nothing runs along
@@ -158,7 +161,7 @@ def ignored_presets(_: Values) -> Iterator[str]:
 
 # What compares the values of several keys, or reads the command line and this machine. Everything else on
 # which options go together stands in the options' own YAML.
-COMPARISONS: tuple[Callable[[Values], Iterator[str]], ...] = (
+COMPARISONS: tuple[Rule, ...] = (
     mislabelled_env,
     init_from_mistakes,
     wrapper_mistakes,

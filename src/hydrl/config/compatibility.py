@@ -11,7 +11,7 @@ from hydrl.config.signatures import targets
 from hydrl.config.suggestions import join_or
 from hydrl.config.tree import find, option_names, options_with_key, read_option, show
 
-RULES_HERE = {"compatible_with", "requires"}
+COMPATIBILITY_RULES = {"compatible_with", "requires"}
 # Requirements that are no keys; most are checked once the environment is made.
 CHECKED_LATER = ("action_spaces", "agent_groups", "package")
 
@@ -23,7 +23,7 @@ def with_rules(values: Values) -> Iterator[tuple[str, Values]]:
     yield name_component("loss", loss["module"]), {"compatible_with": loss["compatible_with"]}
     yield loss["module"]["_target_"].rpartition(".")[2], {"requires": loss.get("requires", {})}
     for path, node in targets(values):
-        if RULES_HERE & node.keys():
+        if COMPATIBILITY_RULES & node.keys():
             env = name_env(values["task"], node) if path == "env" else ""
             yield env or (name_component(path, node) if (CONFIGS / path).is_dir() else path), node
 
@@ -100,7 +100,7 @@ def unused_networks(values: Values) -> Iterator[str]:
             option for option in values["compatible_with"].get(group, every) if is_chosen == (option is None)
         ]
         algorithms = [] if able else algorithms_with(networks, values)
-        reads = " and ".join(f"{part} as {argument}" for argument, part in networks.items())
+        reads = " and ".join(f"{network} as {argument}" for argument, network in networks.items())
         loss = name_component("loss", values["loss"]["module"])
         line = f"{name_component(group, values[group])}: does not go with {loss}, which reads {reads}"
         advice = advise_options("algo", algorithms) if algorithms else advise_options(group, able or every)

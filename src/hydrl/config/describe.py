@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import chosen_options
-from hydrl.config.schema import WITHIN, Part, Values
+from hydrl.config.schema import WITHIN, Node, Values
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import join_or
 from hydrl.config.tree import option_names, read_option
@@ -25,30 +25,30 @@ def give_reason(rules: Values, key: str) -> str:
     return f", which {reason}" if reason else ""
 
 
-def name_component(group: str, node: Part | None) -> str:
+def name_component(group: str, node: Node | None) -> str:
     """A component as it is typed: its option, or its ``_target_`` if it has none."""
     names = matching_options(group, node) or [(node or {}).get("_target_", "")]
     return f"{group}={min(names, key=len)}"  # a loss of several agents has the longer name
 
 
-def name_env(task: str, env: Part) -> str:
+def name_env(task: str, env: Node) -> str:
     """An environment as it is typed."""
     keys = (key for key in ("id", "scenario", "_target_") if env.get(key) == task)
     key = None if task in option_names(CONFIGS / "env") else next(keys, None)
     return f"env.{key}={task}" if key else f"env={task}"
 
 
-def matching_options(group: str, node: Part | None) -> list[str]:
+def matching_options(group: str, node: Node | None) -> list[str]:
     """Options of a group with the targets of ``node``: the typed one, if it is among them.
 
     A component of the user's own matches none.
     """
     if node is None:
         return ["null"]
-    wanted = {part["_target_"] for path, part in targets(node) if path not in WITHIN}
+    wanted = {component["_target_"] for path, component in targets(node) if path not in WITHIN}
 
     def is_same(name: str) -> bool:
-        return {part["_target_"] for _, part in targets(read_option(f"/{group}/{name}"))} == wanted
+        return {component["_target_"] for _, component in targets(read_option(f"/{group}/{name}"))} == wanted
 
     known = option_names(CONFIGS / group)
     typed = chosen_options().get(group)

@@ -38,15 +38,11 @@ def encoder_mistakes(values: Values) -> Iterator[str]:
                 yield f"{line}. Write {path}.ENTRY={join_or(READERS)}; a single image is the entry pixels."
 
 
-def has_state_critic(values: Values) -> bool:
-    """Whether the critic is a value function of states, beside an actor."""
-    return values["loss"]["networks"].get("critic_network") == "critic"
-
-
 def can_share_encoder(values: Values) -> bool:
     """Whether the critic can share the actor's encoder."""
+    is_state_value = values["loss"]["networks"].get("critic_network") == "critic"  # beside an actor
     reads_once = values["loss"]["module"].get("_target_") == option_target("loss/sac")
-    return has_state_critic(values) or (reads_once and not quantity(values, "rnn"))
+    return is_state_value or (reads_once and not quantity(values, "rnn"))
 
 
 def shared_encoder_mistakes(values: Values) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hydrl.config.schema import QUANTITIES, Part, Values, quantity
+from hydrl.config.schema import QUANTITIES, Node, Values, quantity
 from hydrl.config.tree import find, paths
 from hydrl.errors import UserError
 
@@ -53,7 +53,7 @@ def type_of(key: str, limit: str) -> Any:
         UserError: for any other text.
     """
     if limit == "component":
-        return Part
+        return Node
     if re.fullmatch(r"\w+( \| \w+)+", str(limit)):
         return Literal.__getitem__(tuple(limit.split(" | ")))
     if not re.fullmatch(r"(integer )?[<>]=? [\w.]+(, [<>]=? [\w.]+)*", str(limit)):
@@ -70,7 +70,7 @@ def type_of(key: str, limit: str) -> Any:
     )
 
 
-def too_large(values: Values, limits: Mapping[str, str]) -> Iterator[str]:
+def value_conflicts(values: Values, limits: Mapping[str, str]) -> Iterator[str]:
     """Values that do not fit each other."""
     own = [
         (key, sign, f"{key.rpartition('.')[0]}.{name}")
@@ -96,7 +96,7 @@ def too_large(values: Values, limits: Mapping[str, str]) -> Iterator[str]:
         )
     sequence, burn_in = quantity(values, "sequence"), quantity(values, "burn_in")
     if sequence and burn_in is not None:
-        yield from too_long(sequence, burn_in, quantity(values, "size"), envs, values)
+        yield from sequence_conflicts(sequence, burn_in, quantity(values, "size"), envs, values)
     elif sequence:
         steps, size = frames // envs, quantity(values, "size")
         both = math.gcd(steps, size)
@@ -110,7 +110,7 @@ def too_large(values: Values, limits: Mapping[str, str]) -> Iterator[str]:
             )
 
 
-def too_long(sequence: int, burn_in: int, size: int, envs: int, values: Values) -> Iterator[str]:
+def sequence_conflicts(sequence: int, burn_in: int, size: int, envs: int, values: Values) -> Iterator[str]:
     """Sequences that do not fit a minibatch, or the replay buffer."""
     line = f"minibatches.sequence={sequence}"
     if sequence <= burn_in:

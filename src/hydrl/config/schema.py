@@ -4,7 +4,7 @@ The networks are those of ``configs/networks.yaml``.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from hydrl.config.tree import find, read_option
 from hydrl.limits import ClusterAddress
 
-Part = dict[str, Any]
+Node = dict[str, Any]
 Values = Mapping[str, Any]
 
 MODULE = "tensordict.nn.TensorDictModuleBase"
@@ -33,11 +33,11 @@ RULES = ("compatible_with", "requires", "limits")
 NETWORKS: list[str] = read_option("/networks")["networks"]
 
 
-def require_target(node: Part) -> Part:
+def require_target(node: Node) -> Node:
     """Requires ``_target_`` of a component."""
     if not isinstance(node.get("_target_"), str):
         raise PydanticCustomError(
-            "part", "A part should have _target_, the dotted path of a class or function"
+            "part", "A component should have _target_, the dotted path of a class or function"
         )
     return node
 
@@ -47,7 +47,7 @@ def name_logger(node: Any) -> Any:
     return {"logger": node} if isinstance(node, dict) and "_target_" in node else node
 
 
-Built = Annotated[Part, AfterValidator(require_target)]
+Component = Annotated[Node, AfterValidator(require_target)]
 
 
 class KeyScope(Enum):
@@ -69,13 +69,13 @@ class CallSpec:
     """How the run calls a component.
 
     Attributes:
-        handed: names of positional arguments.
+        positional: names of positional arguments.
         keywords: keyword arguments.
         optional: keyword arguments for components that accept them.
         gives: class of the result; ``None`` if it is not checked.
     """
 
-    handed: str = ""
+    positional: str = ""
     keywords: frozenset[str] = field(default_factory=frozenset)
     optional: frozenset[str] = field(default_factory=frozenset)
     gives: str | None = None
@@ -106,18 +106,18 @@ class Eval(Strict):
 ENCODER = CallSpec("env in_keys", gives=MODULE)
 RNN = CallSpec("in_keys size", optional=frozenset({"state"}), gives=MODULE)
 
-# What may lie within a network, and what it is handed.
+# What may lie within a network, and the arguments that it gets.
 WITHIN = {
     "encoder": ENCODER,
     "rnn": RNN,
     "norm": CallSpec("features"),
 }
 
-# What may stand around a Gymnasium task, and what it is handed.
+# What may stand around a Gymnasium task, and the arguments that it gets.
 WRAPPER = CallSpec("env", gives="gymnasium.Wrapper")
 WRAPPERS = re.compile(r"env\.wrappers\.[^.]+")
 
-# Keys of parts that a run itself reads; a part of one's own that has none of them is taken at its word.
+# Keys of components that the run itself reads; a user's component may have none of them.
 QUANTITIES = {
     "rnn": "actor.rnn",
     "workers": "collector.num_workers collector.num_collectors",
@@ -139,7 +139,7 @@ def quantity(values: Values, what: str) -> Any:
 
 
 def call_spec(path: str) -> CallSpec:
-    """What the part at a dotted path is handed; one that only others read is handed nothing by the run."""
+    """How the run calls the component at a dotted path; without arguments if only others read it."""
     path = re.sub(r"^extra_learners\.\w+\.", "", path)
     head, _, below = path.partition(".")
     if WRAPPERS.fullmatch(path):
@@ -159,41 +159,34 @@ def call_spec(path: str) -> CallSpec:
     )
 
 
-def check_group(name: str) -> str:
-    """What may be chosen is a group."""
-    if name not in (groups := [*CALL_SPECS, "loss"]) and name != "because":
-        raise PydanticCustomError("group", f"Input should be one of the groups {', '.join(groups)}")
-    return name
+def one_of(names: Callable[[], Sequence[str]], noun: str = "", also: str = "") -> AfterValidator:
+    """Validator of a name: one of ``names()``, which a message lists after ``noun``, or ``also``."""
+
+    def check(name: str) -> str:
+        if name not in (known := names()) and name != also:
+            raise PydanticCustomError("name", f"Input should be one of {noun}{', '.join(known)}")
+        return name
+
+    return AfterValidator(check)
 
 
-def check_init_part(name: str) -> str:
-    """A new run may begin with networks, with what a loss bootstraps from, and with the normalizer."""
-    if name not in (names := [*NETWORKS, "targets", "normaliser"]):
-        raise PydanticCustomError("initial", f"Input should be one of {', '.join(names)}")
-    return name
-
-
-def check_network(name: str) -> str:
-    """A loss reads what is learned."""
-    if name not in NETWORKS:
-        raise PydanticCustomError("network", f"Input should be one of the networks {', '.join(NETWORKS)}")
-    return name
-
-
+Group = Annotated[str, one_of(lambda: [*CALL_SPECS, "loss"], "the groups ", also="because")]
+Network = Annotated[str, one_of(lambda: NETWORKS, "the networks ")]
+InitPart = Annotated[str, one_of(lambda: [*NETWORKS, "targets", "normaliser"])]
 Alone = Literal["continuous", "discrete", "multi-discrete"]
 Actions = Alone | Literal["multi-agent continuous", "multi-agent discrete", "multi-agent multi-discrete"]
 
 # Options by group, or values by dotted key, a list or `>= N`; and `because`, the reason of all or by key.
 Reasons = dict[str, str]
-CompatibleWith = dict[Annotated[str, AfterValidator(check_group)], list[str | None] | str | Reasons]
+CompatibleWith = dict[Group, list[str | None] | str | Reasons]
 Requires = dict[str, list[Any] | str | Reasons]
 
 
 class Loss(Strict):
     """A loss module, what it is built from and how its terms are trained; see :mod:`hydrl.losses.build`."""
 
-    module: Built
-    networks: dict[str, Annotated[str, AfterValidator(check_network)]]
+    module: Component
+    networks: dict[str, Network]
     keys: dict[str, str | list[str]] = {}
     value_estimator: dict[str, Any] | None = None
     skip: list[str] = []
@@ -208,10 +201,10 @@ class ExtraLearner(Strict):
     """A loss that learns from each batch before the run's own, by its own optimizer and minibatches."""
 
     loss: Loss
-    optim: Built
-    minibatches: Built | None = None  # null: those of the run's own loss
-    target: Built | None = None
-    writes: Annotated[Built | None, CallSpec("networks")] = (
+    optim: Component
+    minibatches: Component | None = None  # null: those of the run's own loss
+    target: Component | None = None
+    writes: Annotated[Component | None, CallSpec("networks")] = (
         None  # called with the batch that was learned from
     )
 
@@ -221,7 +214,7 @@ class InitFrom(Strict):
 
     run: str | None = None
     checkpoint: Literal["best", "last"] | Annotated[int, Field(ge=0)] = "best"
-    parts: Annotated[list[Annotated[str, AfterValidator(check_init_part)]], Field(min_length=1)] | None = None
+    parts: Annotated[list[InitPart], Field(min_length=1)] | None = None
 
 
 class Keys(Strict):
@@ -257,43 +250,45 @@ if TYPE_CHECKING:
     Networks = Keys
 else:  # those that not every algorithm has; saved runs may be older than one of them
     SPEC = CallSpec("env actor", gives=MODULE)
-    OPTIONAL = {name: (Annotated[Built | None, SPEC], None) for name in NETWORKS if name != "actor"}
+    OPTIONAL = {name: (Annotated[Component | None, SPEC], None) for name in NETWORKS if name != "actor"}
     Networks = create_model("Networks", __base__=Keys, **OPTIONAL)
 
 
-class Parts(Networks):
+class RunConfig(Networks):
     """The whole resolved configuration; a field for each component."""
 
     env: Annotated[
-        Built, CallSpec("", frozenset({"device"}), frozenset({"num_envs"}), "torchrl.envs.EnvBase")
+        Component, CallSpec("", frozenset({"device"}), frozenset({"num_envs"}), "torchrl.envs.EnvBase")
     ]
     transforms: Annotated[
-        dict[str, Built], CallSpec(optional=frozenset({"env"}), gives="torchrl.envs.Transform")
+        dict[str, Component], CallSpec(optional=frozenset({"env"}), gives="torchrl.envs.Transform")
     ]
-    encoder: Annotated[Built | None, ENCODER] = None  # these two lie within networks, which name them
-    rnn: Annotated[Built | None, RNN] = None
-    actor: Annotated[Built, CallSpec("env", gives=MODULE)]
+    encoder: Annotated[Component | None, ENCODER] = None  # these two lie within networks, which name them
+    rnn: Annotated[Component | None, RNN] = None
+    actor: Annotated[Component, CallSpec("env", gives=MODULE)]
     exploration: Annotated[
-        Built | None,
+        Component | None,
         KeyScope.LEARNING,
         CallSpec("action_spec", optional=frozenset({"action_mask_key", "action_key"}), gives=MODULE),
     ]
     collector: Annotated[
-        Built, CallSpec("env make_env policy", frozenset({"seed", "device", "stop"}), frozenset({"data"}))
+        Component, CallSpec("env make_env policy", frozenset({"seed", "device", "stop"}), frozenset({"data"}))
     ]
-    buffer: Annotated[Built | None, CallSpec(gives="torchrl.data.ReplayBuffer")]
+    buffer: Annotated[Component | None, CallSpec(gives="torchrl.data.ReplayBuffer")]
     data: Annotated[
-        Built | None,
+        Component | None,
         CallSpec("env actor", optional=frozenset({"make_env"}), gives="torchrl.data.ReplayBuffer"),
     ] = None
-    minibatches: Annotated[Built, KeyScope.LEARNING, CallSpec("buffer loss", optional=frozenset({"data"}))]
-    target: Annotated[
-        Built | None, KeyScope.LEARNING, CallSpec("loss", gives="torchrl.objectives.TargetNetUpdater")
+    minibatches: Annotated[
+        Component, KeyScope.LEARNING, CallSpec("buffer loss", optional=frozenset({"data"}))
     ]
-    optim: Annotated[Built, KeyScope.LEARNING, CallSpec("parameters", gives="torch.optim.Optimizer")]
-    schedule: Annotated[Built | None, KeyScope.LEARNING, CallSpec("optimizer batches")]
+    target: Annotated[
+        Component | None, KeyScope.LEARNING, CallSpec("loss", gives="torchrl.objectives.TargetNetUpdater")
+    ]
+    optim: Annotated[Component, KeyScope.LEARNING, CallSpec("parameters", gives="torch.optim.Optimizer")]
+    schedule: Annotated[Component | None, KeyScope.LEARNING, CallSpec("optimizer batches")]
     logger: Annotated[
-        dict[str, Built] | None,
+        dict[str, Component] | None,
         BeforeValidator(name_logger),
         KeyScope.RECORD,
         CallSpec("", frozenset({"directory", "config", "name", "run_id"})),
@@ -302,7 +297,7 @@ class Parts(Networks):
 
 CALL_SPECS = {
     name: row
-    for name, info in Parts.model_fields.items()
+    for name, info in RunConfig.model_fields.items()
     for row in info.metadata
     if isinstance(row, CallSpec)
 }
@@ -311,13 +306,13 @@ CALL_SPECS = {
 def keys_with_scope(*roles: KeyScope) -> frozenset[str]:
     """The top-level keys that have one of ``roles``."""
     return frozenset(
-        name for name, info in Parts.model_fields.items() if any(role in roles for role in info.metadata)
+        name for name, info in RunConfig.model_fields.items() if any(role in roles for role in info.metadata)
     )
 
 
 def is_nullable(key: str) -> bool:
     """Whether a dotted key of the settings may be null."""
-    kind: Any = Parts
+    kind: Any = RunConfig
     for name in key.split("."):
         info = getattr(kind, "model_fields", {}).get(name)
         kind = info and info.annotation

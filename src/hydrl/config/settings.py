@@ -28,7 +28,7 @@ from hydrl.config.hydra_errors import find_all_mistakes
 from hydrl.config.migrations import new_config
 from hydrl.config.overrides import chosen_options, key_of, typed_words
 from hydrl.config.ranges import take_limits
-from hydrl.config.schema import NETWORKS, QUANTITIES, RULES, Loss, Part, Parts, is_nullable, quantity
+from hydrl.config.schema import NETWORKS, QUANTITIES, RULES, Loss, Node, RunConfig, is_nullable, quantity
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import explain, explain_unresolved, join_or
 from hydrl.config.tree import find, option_names, option_target, read_option
@@ -40,8 +40,8 @@ Builder = Callable[..., Any]
 VMAS = "torchrl.envs.VmasEnv"  # its actions are continuous by default
 
 
-class Settings(Parts):
-    """The keys of a run with what follows from them, and the builders of its parts."""
+class Settings(RunConfig):
+    """The keys of a run with what follows from them, and the builders of its components."""
 
     _shown: dict[str, Any] = PrivateAttr(default_factory=dict)
     _chosen: dict[str, str] = PrivateAttr(default_factory=dict)  # what stood at auto, and its line
@@ -58,7 +58,7 @@ class Settings(Parts):
         """The settings as every file and logger has them: ``${oc.env:NAME}`` stays as written."""
         return self._shown or self.model_dump()
 
-    def choose(self) -> None:
+    def resolve_auto(self) -> None:
         """Replaces ``auto`` by its value on this machine."""
         if self.compile == "auto":
             loss, rnn = self.loss.module["_target_"].rpartition(".")[2], quantity(vars(self), "rnn")
@@ -70,7 +70,7 @@ class Settings(Parts):
             workers = quantity(vars(self), "workers") is not None
             self._put("torch_threads", *auto_values.choose_threads(self.work, workers=workers))
 
-    def keep(self, then: Mapping[str, Any]) -> None:
+    def keep_auto_values(self, then: Mapping[str, Any]) -> None:
         """Replaces ``auto`` by its value when a resumed run began, from its settings ``then``.
 
         Images are scaled as they were, unless ``encoder.scale`` is set now.
@@ -126,7 +126,7 @@ class Settings(Parts):
         return self.collector["_target_"] == option_target("collector/dataset")
 
     @property
-    def steps_of_a_row(self) -> int:
+    def steps_per_row(self) -> int:
         """Steps of an environment in a row of the replay buffer; several where a row is a sequence."""
         return steps_per_row(self.minibatches)
 
@@ -155,23 +155,23 @@ class Settings(Parts):
     @property
     def work(self) -> int:
         """Rows of a minibatch times the largest product of neighbouring hidden widths."""
-        widths = [part.get("num_cells", []) for part in self.networks.values()]
+        widths = [network.get("num_cells", []) for network in self.networks.values()]
         largest = max((a * b for cells in widths for a, b in pairwise(cells)), default=0)
         return (quantity(vars(self), "size") or 0) * largest
 
     @property
-    def networks(self) -> dict[str, Part]:
+    def networks(self) -> dict[str, Node]:
         """What the loss learns, by its name; what was not chosen is left out."""
-        return {name: part for name in NETWORKS if (part := getattr(self, name)) is not None}
+        return {name: node for name in NETWORKS if (node := getattr(self, name)) is not None}
 
     @property
     def anneal_batches(self) -> int:
         """Batches over which the learning rate falls."""
         return -(-self.anneal_frames // self.frames_per_batch)
 
-    def build(self, part: str) -> Builder:
-        """The builder of a part, its configured arguments filled in; a part set to none builds ``None``."""
-        return build(self, part)
+    def build(self, name: str) -> Builder:
+        """The builder of a component, its configured arguments filled in; null builds ``None``."""
+        return build(self, name)
 
     @property
     def compiling(self) -> dict[str, bool]:
@@ -282,36 +282,36 @@ class Learning(NamedTuple):
     options: dict[str, Any]
 
 
-def build(settings: Any, part: str) -> Builder:
-    """See :meth:`Settings.build`; what ``given`` has no such part of is none."""
-    node = settings.loss.module if part == "loss" else getattr(settings, part, None)
+def build(settings: Any, name: str) -> Builder:
+    """See :meth:`Settings.build`; of the settings of a run or an extra learner."""
+    node = settings.loss.module if name == "loss" else getattr(settings, name, None)
     if node is None:
         return build_none
-    if part == "buffer" and (steps := steps_per_row(settings.minibatches)) > 1:
+    if name == "buffer" and (steps := steps_per_row(settings.minibatches)) > 1:
         node = size_in_sequences(node, steps)
-    make = make_builder(partial_wrappers(node) if part == "env" else node)
-    return partial(build_network, part, make) if part in NETWORKS else make
+    make = make_builder(partial_wrappers(node) if name == "env" else node)
+    return partial(build_network, name, make) if name in NETWORKS else make
 
 
-def partial_wrappers(env: Part) -> Part:
+def partial_wrappers(env: Node) -> Node:
     """An environment's node, whose Gymnasium wrappers are called when an environment is made."""
     if not (wrappers := env.get("wrappers")) or env["_target_"] != option_target("env/gym"):
         return env
     return env | {"wrappers": {name: wrapper | {"_partial_": True} for name, wrapper in wrappers.items()}}
 
 
-def steps_per_row(minibatches: Part) -> int:
-    """See :attr:`Settings.steps_of_a_row`."""
+def steps_per_row(minibatches: Node) -> int:
+    """See :attr:`Settings.steps_per_row`."""
     return minibatches.get("sequence", 1) if "burn_in" in minibatches else 1
 
 
-def size_in_sequences(buffer: Part, steps: int) -> Part:
+def size_in_sequences(buffer: Node, steps: int) -> Node:
     """A buffer's node with its size in sequences, which overlap by half, instead of frames."""
     sizes = (("storage", "max_size"), ("sampler", "max_capacity"))
     return buffer | {
-        part: buffer[part] | {size: max(1, buffer[part][size] // ((steps + 1) // 2))}
-        for part, size in sizes
-        if size in (buffer.get(part) or {})
+        key: buffer[key] | {size: max(1, buffer[key][size] // ((steps + 1) // 2))}
+        for key, size in sizes
+        if size in (buffer.get(key) or {})
     }
 
 
@@ -319,23 +319,23 @@ def build_none(*_: Any, **__: Any) -> None:
     """Builds a component that is null."""
 
 
-def build_network(part: str, make: Builder, *handed: Any) -> Any:
+def build_network(name: str, make: Builder, *arguments: Any) -> Any:
     """Builds a network and checks its keys.
 
     Raises:
-        UserError: if it lacks that.
+        UserError: for a module without keys, or an actor that writes no action.
     """
-    built = make(*handed)
+    built = make(*arguments)
     if not hasattr(built, "in_keys"):
-        raise UserError(f"{part}: is a {type(built).__name__}. Wrap it in a TensorDictModule.")
-    if part == "actor" and (lacking := set(handed[0].action_keys) - set(built.out_keys)):
+        raise UserError(f"{name}: is a {type(built).__name__}. Wrap it in a TensorDictModule.")
+    if name == "actor" and (lacking := set(arguments[0].action_keys) - set(built.out_keys)):
         raise UserError(
             f"actor: writes {built.out_keys}, but not {', '.join(map(str, lacking))}, the action."
         )
     return built
 
 
-def make_builder(node: Part) -> Builder:
+def make_builder(node: Node) -> Builder:
     """A partial of the node's target; the nodes nested in it are built here.
 
     Hydra's own partial checks its target against a list at every call, which takes 0.2-0.5 ms; here it is
@@ -356,11 +356,11 @@ def make_builder(node: Part) -> Builder:
 def without_rules(node: Any) -> Any:
     """A node without its rules, which are no arguments."""
     if isinstance(node, list):
-        return [without_rules(part) for part in node]
+        return [without_rules(entry) for entry in node]
     if isinstance(node, dict):
         return {
-            key: without_rules(part)
-            for key, part in node.items()
+            key: without_rules(entry)
+            for key, entry in node.items()
             if key not in RULES or "_target_" not in node
         }
     return node
@@ -369,7 +369,7 @@ def without_rules(node: Any) -> Any:
 def with_tuples(key: str, value: Any) -> Any:
     """``in_keys`` and the like as TorchRL reads them: a nested entry is a list in YAML and a tuple here."""
     if key.endswith("_keys") and isinstance(value, list):
-        return [tuple(part) if isinstance(part, list) else part for part in value]
+        return [tuple(entry) if isinstance(entry, list) else entry for entry in value]
     return value
 
 
@@ -399,7 +399,7 @@ def load(cfg: DictConfig) -> Settings:
 def check_composed(cfg: DictConfig) -> Settings:
     """See :func:`load`."""
     settings = check_values(cfg)
-    settings.choose()
+    settings.resolve_auto()
     for name, make in zip(settings.transforms, settings.transform_builders, strict=True):
         try:
             make()
@@ -469,10 +469,10 @@ def saved_values(cfg: DictConfig) -> dict[str, Any]:
 
 
 def current_values(values: Any) -> dict[str, Any]:
-    """What was composed, with parts named as they are now; one of which nothing is left is none.
+    """What was composed, with its components named as they are now; an empty one is null.
 
-    An encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader. Where
-    goals are relabelled, networks read the goal and not what is achieved, if nobody names what they read.
+    An encoder in one word, ``own`` or an image encoder's name, is the run's, with that reader. With
+    hindsight, networks read the desired goal and not the achieved one, unless ``in_keys`` is set.
     """
     take_limits(values)
     composed = new_config(values, scale="bounds").items()
@@ -490,12 +490,7 @@ def current_values(values: Any) -> dict[str, Any]:
 
 
 def check_action_space(settings: Settings, kind: str) -> None:
-    """Refuses an action space the algorithm or its actor cannot act in, naming those that can.
-
-    Args:
-        settings: the run's.
-        kind: what :func:`hydrl.specs.action_kind` says of the environment.
-    """
+    """Refuses a kind of actions that the algorithm or its actor cannot act in, naming those that can."""
     has = f"{name_env(settings.task, settings.env)} has {kind} actions"
     if kind not in settings.action_spaces:
         is_offline = needs_dataset(settings.algo)
@@ -523,13 +518,7 @@ def check_action_space(settings: Settings, kind: str) -> None:
 
 
 def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> None:
-    """Refuses several groups of agents where the algorithm learns one, naming those that learn all.
-
-    Args:
-        settings: the run's.
-        groups: the names of those that the environment has.
-        alike: whether all their agents observe and act alike.
-    """
+    """Refuses several groups of agents where the algorithm learns one; ``alike``: their specs are equal."""
     for name, network in settings.networks.items() if len(groups) > 1 else ():
         if "agent_groups" in (rules := network.get("requires", {})):
             env = name_env(settings.task, settings.env)

@@ -23,6 +23,7 @@ from hydrl.config.tree import find, option_names, options_with_key, paths, show
 from hydrl.errors import ConfigError
 
 # The option of env for ids that begin so.
+ROBOTICS = re.compile("Fetch(Reach|Push|Slide|Pick)|Hand(Reach|Man)|(Point|Ant)Maze_|AdroitHand|FrankaKit")
 FAMILIES = {"ALE": "atari", "MinAtar": "minatar", "MiniGrid": "minigrid", "BabyAI": "minigrid"}
 REQUIRED_GROUPS = ("algo", "env", "loss", "collector", "optim")
 NULLS = ("None", "NONE", "Null", "false", "False")
@@ -98,7 +99,7 @@ def wrong_value(key: str, complaints: Mapping[str, str], values: Any, *, nullabl
         if "_target_" not in value and key in (find(values, "loss.networks") or {}).values():
             line = f"{key}=null: algo={values['algo']} needs {'an' if key == 'actor' else 'a'} {key}"
         else:
-            line += f": should {only_reason(complaints)}"
+            line += f": should {next(iter(complaints.values())).partition('should ')[2]}"
         return f"{line}. Use {join_or(f'{key}={option}' for option in options)}."
     expected = [
         expected_of(key) or aliases()["expected"].get(kind) or message.partition("should ")[2]
@@ -117,11 +118,6 @@ def wrong_value(key: str, complaints: Mapping[str, str], values: Any, *, nullabl
     if isinstance(value, str) and complaints.keys() <= {"float_type", "float_parsing"}:
         return f"{line}. Write a number such as 0.5 or 1e-3."
     return f"{line}."
-
-
-def only_reason(complaints: Mapping[str, str]) -> str:
-    """What the value should be by the one complaint there is."""
-    return next(iter(complaints.values())).partition("should ")[2]
 
 
 def show_typed(key: str, value: Any) -> str:
@@ -238,9 +234,9 @@ def translate_alias(key: str, value: str) -> list[tuple[str, str]]:
     """Equivalents of another library's key: dotted keys, and each as it is typed."""
     table, name = aliases()["keys"], key.replace("/", ".").rpartition(".")[2]
     near = difflib.get_close_matches(name, [alias for alias in table if "=" not in alias], 1, 0.85)
-    ours = table.get(f"{name}={value.lower()}") or (table[near[0]] if near else [])
+    equivalents = table.get(f"{name}={value.lower()}") or (table[near[0]] if near else [])
     translations = []
-    for text in ours:
+    for text in equivalents:
         typed, space, remark = text.partition(" (")
         typed = typed.replace("VALUE", value) if "=" in typed else f"{typed}={value}"
         own = [word for word in typed.split() if word[0] != "+"] or typed.split()
@@ -251,10 +247,10 @@ def translate_alias(key: str, value: str) -> list[tuple[str, str]]:
 def advice_on_options(key: str, value: str, known: Sequence[str], values: Mapping[str, Any]) -> str:
     """Advice if another option has the key or its equivalent."""
     group = key.rpartition(".")[0]
-    ours = translate_alias(key, value)
-    if any(is_known(own, typed, known) and own != group for own, typed in ours):
+    equivalents = translate_alias(key, value)
+    if any(is_known(own, typed, known) and own != group for own, typed in equivalents):
         return ""
-    for own in [key] if group else [own for own, _ in ours]:
+    for own in [key] if group else [own for own, _ in equivalents]:
         head, owners = own.partition(".")[0], options_with_key(own)
         options = compatible_options(values, head)
         empty = values.get(head, ...) is None
@@ -279,11 +275,11 @@ def near_words(key: str, value: str, known: Sequence[str]) -> list[str]:
     if key.lower() in known:
         return [f"{key.lower()}={value}"]
     group, _, name = key.replace("/", ".").rpartition(".")
-    ours = [
+    equivalents = [
         typed for own, typed in translate_alias(key, value) if is_known(own, typed, known) and own != group
     ]
-    if ours:
-        return ours
+    if equivalents:
+        return equivalents
     siblings = {path.rpartition(".")[2]: path for path in known if path.rpartition(".")[0] == group}
     names = [sibling for sibling in siblings if sibling[0] != "_" or "target" in name]
     near = [siblings[close] for close in difflib.get_close_matches(name, names)]
@@ -353,8 +349,8 @@ def option_advice(group: str, option: str, offered: Sequence[str], values: Mappi
     word = f"{group}={option}"
     if text := aliases()["advice"].get(word):
         return text
-    if ours := aliases()["keys"].get(word):
-        return f"Write {join_or(ours)}"
+    if equivalents := aliases()["keys"].get(word):
+        return f"Write {join_or(equivalents)}"
     if folder := next((name for name in ("conf", ".") if Path(name, group, f"{option}.yaml").is_file()), ""):
         return f"Add --config-dir={folder}, which has it"
     if group == "env" and (id := gymnasium_id(option)):
@@ -373,7 +369,7 @@ def option_advice(group: str, option: str, offered: Sequence[str], values: Mappi
 
 def env_words(id: str) -> list[str]:
     """What to type for an id of an environment: the options that have it, and the one that takes any."""
-    family = FAMILIES.get(re.split("[/-]", id)[0], "gym")
+    family = "robotics" if ROBOTICS.match(id) else FAMILIES.get(re.split("[/-]", id)[0], "gym")
     return [*options_with_key("env.id", id), f"env={family} env.id={id}"]
 
 

@@ -22,7 +22,7 @@ OWN_METRICS = {
 }
 
 # Wrappers of Gymnasium's that do not work here, and what to use instead.
-INSTEAD_OF = {
+WRAPPER_REPLACEMENTS = {
     "gymnasium.wrappers.NormalizeObservation": "its statistics would be missing in evaluation "
     "and a saved policy. Use transforms=running_norm, or transforms=normalized",
     "gymnasium.wrappers.NormalizeReward": "returns would be those of scaled rewards. Use "
@@ -47,8 +47,8 @@ def wrapper_mistakes(values: Values) -> Iterator[str]:
             yield f"{line}: should be a wrapper. Write ~env.wrappers.{name}."
         elif not (isinstance(node, Mapping) and isinstance(node.get("_target_"), str)):
             yield f"{line}: should have _target_, such as gymnasium.wrappers.TimeLimit."
-        elif (target := node["_target_"]) in INSTEAD_OF:
-            yield f"env.wrappers.{name}._target_={target}: {INSTEAD_OF[target]}."
+        elif (target := node["_target_"]) in WRAPPER_REPLACEMENTS:
+            yield f"env.wrappers.{name}._target_={target}: {WRAPPER_REPLACEMENTS[target]}."
 
 
 def info_key_mistakes(values: Values) -> Iterator[str]:
@@ -75,19 +75,19 @@ def info_key_mistakes(values: Values) -> Iterator[str]:
 def missing_packages(values: Values) -> Iterator[str]:
     """Missing packages, and unknown scenarios of VMAS."""
     backend = read_option("/eval_backends").get(values["eval"]["backend"], {})
-    for path, part in [*targets(values), (f"eval.backend={values['eval']['backend']}", backend)]:
-        rules = part.get("requires", {})
+    for path, component in [*targets(values), (f"eval.backend={values['eval']['backend']}", backend)]:
+        rules = component.get("requires", {})
         if (package := rules.get("package")) is None:
             continue
         if (spec := importlib.util.find_spec(package)) is None or spec.origin is None:
-            setting = name_env(values["task"], part) if path == "env" else path
+            setting = name_env(values["task"], component) if path == "env" else path
             setting = re.sub(r"^(\w+)\.(\w+)$", r"\1=\2", setting)  # logger.wandb
-            setting = setting if "=" in setting else name_component(path, part)
+            setting = setting if "=" in setting else name_component(path, component)
             extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
             why = give_reason(rules, "package")
             line = f"{setting}: {package}{why}{',' * bool(why)} is not installed"
             yield f"{line}. Run pip install 'hydrl{extra}'."
         elif package == "vmas":
             offered = [file.stem for file in (Path(spec.origin).parent / "scenarios").rglob("[!_]*.py")]
-            if part["scenario"] not in offered:
-                yield no_such_choice("env.scenario", part["scenario"], sorted(offered))
+            if component["scenario"] not in offered:
+                yield no_such_choice("env.scenario", component["scenario"], sorted(offered))

@@ -63,10 +63,10 @@ def check_trust(values: Mapping[str, Any], setting: str, typed: Sequence[str] = 
     Raises:
         UserError: naming the foreign code.
     """
-    own = trusted_names() | {word.partition("=")[2] for word in typed}
-    if strange := sorted(set(foreign_names(values, own))):
+    trusted = trusted_names() | {word.partition("=")[2] for word in typed}
+    if names := sorted(set(foreign_names(values, trusted))):
         raise UserError(
-            f"{setting}: its configuration names {', '.join(strange)}, which is not one of hydrl's parts. "
+            f"{setting}: its configuration names {', '.join(names)}, which is not one of hydrl's components. "
             "Add trust=true if you trust that code."
         )
 
@@ -87,22 +87,22 @@ def option_texts() -> str:
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
-def foreign_names(values: Any, own: Collection[str]) -> Iterator[str]:
-    """Names in nested ``values`` that could run code not in ``own``."""
+def foreign_names(values: Any, trusted: Collection[str]) -> Iterator[str]:
+    """Names in nested ``values`` that could run code not in ``trusted``."""
     if isinstance(values, list):
         values = dict(enumerate(values))
     for key, value in values.items() if isinstance(values, Mapping) else ():
         name = str(value)
         if key == "_target_":
-            if name not in own and not is_library_class(name):
+            if name not in trusted and not is_library_class(name):
                 yield name
         elif str(key).startswith("_") and key != "_partial_":  # Hydra's own, as _args_
             yield str(key)
-        elif key in ("id", "env_name") and ":" in name and name not in own:
+        elif key in ("id", "env_name") and ":" in name and name not in trusted:
             yield name  # Gymnasium imports MODULE for MODULE:NAME
         elif isinstance(value, str) and "${" in value:
             yield name  # Hydra would resolve it once more, past all of this
-        yield from foreign_names(value, own)
+        yield from foreign_names(value, trusted)
 
 
 def is_library_class(name: str) -> bool:

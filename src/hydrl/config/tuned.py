@@ -94,20 +94,22 @@ def implied_words(
             and (file := find_preset(options, sources))
         ):
             named, options = [f"tuned={file}"], {**options, "tuned": file}
-        if remembering := [word for word in sequence_options(options) if key_of(word) not in typed_keys]:
-            named, options = [*named, *remembering], resolve_options([*words, *named, *remembering], loader)
+        sequence_words = [word for word in sequence_options(options) if key_of(word) not in typed_keys]
+        if sequence_words:
+            named = [*named, *sequence_words]
+            options = resolve_options([*words, *named], loader)
         if "~tuned" in words or not any(foreign_preset_keys(options, sources)):
             return named
         alone = [word for word in words if key_of(word) == "hydra.searchpath"]
-        meant = resolve_options(
-            [*alone, *(f"{group}={options[group]}" for group in (*PRESET_GROUPS, "tuned"))], loader
-        )
+        preset = [f"{group}={options[group]}" for group in (*PRESET_GROUPS, "tuned")]
+        intended = resolve_options([*alone, *preset], loader)
         options = resolve_options([*words, *named], loader)  # some are the preset's
-        lost = [
-            pair for pair in foreign_preset_keys(options, sources) if meant.get(pair[0]) != options[pair[0]]
+        removed_keys = [
+            f"{group}.{key}"
+            for group, key in foreign_preset_keys(options, sources)
+            if intended.get(group) != options[group] and not accepts_key(group, key, options, sources)
         ]
-        left_out = [f"{group}.{key}" for group, key in lost if not accepts_key(group, key, options, sources)]
-        return named + [f"~{key}" for key in left_out if key not in typed_keys]
+        return named + [f"~{key}" for key in removed_keys if key not in typed_keys]
     except HYDRA_ERRORS:
         return []
 
@@ -144,7 +146,7 @@ def foreign_preset_keys(options: Mapping[str, Any], sources: tuple[Path, ...]) -
         known = {"", *paths(read_option(f"/{group}/{options.get(group)}", sources))}
         for key in paths(numbers) if group in options else ():
             value, above = find(numbers, key), key.rpartition(".")[0]
-            whole = isinstance(value, Mapping) and "_target_" in value  # a part by itself
+            whole = isinstance(value, Mapping) and "_target_" in value  # a component by itself
             new = above in known and key not in known and f"{group}.{key}" not in elsewhere
             if new and not whole and value is not None:  # which Hydra does not take out
                 yield group, key
@@ -153,11 +155,11 @@ def foreign_preset_keys(options: Mapping[str, Any], sources: tuple[Path, ...]) -
 def accepts_key(group: str, key: str, options: Mapping[str, Any], sources: tuple[Path, ...]) -> bool:
     """Whether the chosen option, or the component within it, accepts a key, as far as is known."""
     above, _, name = key.rpartition(".")
-    part = find(read_option(f"/{group}/{options[group]}", sources), above)
-    if not isinstance(part, Mapping) or "_target_" not in part:
-        return bool(above)  # no part takes none, a stack of transforms neither; keywords may be any
+    component = find(read_option(f"/{group}/{options[group]}", sources), above)
+    if not isinstance(component, Mapping) or "_target_" not in component:
+        return bool(above)  # no component takes none, a stack of transforms neither; keywords may be any
     try:
-        parameters, open_ended = accepted_parameters(get_object(part["_target_"]))
+        parameters, open_ended = accepted_parameters(get_object(component["_target_"]))
     except Exception:
         return True
     return open_ended or name in parameters

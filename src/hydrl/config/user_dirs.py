@@ -41,19 +41,19 @@ def split_folders(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     return [Path(name).absolute() for name in plain if "://" not in name], others
 
 
-def searchpath(own: Iterable[Path]) -> str:
+def searchpath(folders: Iterable[Path]) -> str:
     """The folders as one override for Hydra."""
-    paths = [f"file://{path}" for path in own]
+    paths = [f"file://{path}" for path in folders]
     plain = [path if re.fullmatch(r"[\w/.:-]+", path) else quoted(path) for path in paths]
     return f"hydra.searchpath=[{','.join(plain)}]"
 
 
-def folder_options(own: Sequence[Path]) -> list[str]:
+def folder_options(folders: Sequence[Path]) -> list[str]:
     """The folders as options; Hydra takes one ``--config-dir``."""
-    return [searchpath(own)] if len(own) > 1 else [f"--config-dir={path}" for path in own]
+    return [searchpath(folders)] if len(folders) > 1 else [f"--config-dir={path}" for path in folders]
 
 
-def add_folders(own: Iterable[Path]) -> None:
+def add_folders(folders: Iterable[Path]) -> None:
     """Lets Python import modules next to the folders, after all others.
 
     Raises:
@@ -61,7 +61,7 @@ def add_folders(own: Iterable[Path]) -> None:
             whose keys would lie elsewhere.
     """
     groups = ["hydra", *(entry.name for entry in CONFIGS.iterdir() if entry.is_dir())]
-    for folder in own:
+    for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder. Name one that holds groups such as actor/ or env/.")
         if not any((folder / group).is_dir() for group in groups):
@@ -149,7 +149,7 @@ def saved_folders(run: Path) -> list[Path]:
     file = run / ".hydra" / "hydra.yaml"
     try:
         hydra = OmegaConf.load(file).hydra.runtime
-        own = [source.path for source in hydra.config_sources if "command-line" in source.provider]
-        return [Path(hydra.cwd, path.removeprefix("file://")) for path in own if "://" not in path]
+        folders = [source.path for source in hydra.config_sources if "command-line" in source.provider]
+        return [Path(hydra.cwd, path.removeprefix("file://")) for path in folders if "://" not in path]
     except Exception:  # none, or whatever somebody may have put there
         return []

@@ -69,7 +69,6 @@ def load_dataset(
         UserError: if there is no dataset, or it does not match the environment, its transforms or its spaces.
     """
     label, scales, checkpoint = f"{key}={path}", reward_transforms(env), None
-    recorded_env: Any
     buffer: Any
     if kind == "run":
         buffer, is_scaled, checkpoint, recorded_env = load_run_rows(path, task, key)
@@ -77,8 +76,7 @@ def load_dataset(
     else:
         about = read_about(kind, Path(path))
         check_task(about.get("task"), task, label)
-        recorded_env = about.get("env")
-        buffer = as_buffer(load_file_rows(env, kind, Path(path), label, about, make_env))
+        buffer, recorded_env = load_file(env, kind, Path(path), label, about, make_env), about.get("env")
     check_policy_inputs(env, policy, buffer[:1], label)
     if sequence is not None:
         buffer = as_sequences(buffer, sequence, label)
@@ -91,23 +89,19 @@ def load_dataset(
     return buffer
 
 
-def as_buffer(rows: TensorDictBase) -> ReplayBuffer:
-    """A replay buffer of transitions ``[rows]``."""
-    buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
-    buffer.extend(rows)
-    return buffer
-
-
-def load_file_rows(
+def load_file(
     env: TransformedEnv, kind: Kind, path: Path, label: str, about: Mapping[str, Any], make_env: Any
-) -> TensorDictBase:
-    """Transitions ``[rows]`` of a dataset file; ``about`` is its ``about.json``. See :func:`load_dataset`."""
+) -> ReplayBuffer:
+    """The transitions of a dataset file; ``about`` is its ``about.json``. See :func:`load_dataset`."""
     check_transforms(env, label)
     columns = files.transitions(files.read_columns(kind, path, label))
     if not len(columns["rewards"]):
         raise UserError(f"{label}: no row has a next observation. Add the column {files.NEXT_OBSERVATIONS}.")
     io = None if is_old_format(kind, path, about) else make_gym_io(make_env, env)
-    return to_env_rows(columns, env, label, io)
+    rows = to_env_rows(columns, env, label, io)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
+    buffer.extend(rows)
+    return buffer
 
 
 def make_gym_io(make_env: Any, env: TransformedEnv) -> GymIO | None:
@@ -234,7 +228,7 @@ class DatasetCollector:
         device: device of the batches.
     """
 
-    restart_reason: str | None = None
+    episode_restart_reason: str | None = None
     steps_env = False
 
     def __init__(

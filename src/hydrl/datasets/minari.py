@@ -21,7 +21,7 @@ from hydrl.run.atomic_files import atomically
 from hydrl.specs import MASK
 
 
-def check_is_free(out: Path) -> None:
+def check_does_not_exist(out: Path) -> None:
     """Checks that Minari has no dataset of this name yet.
 
     Raises:

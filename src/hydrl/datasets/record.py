@@ -316,7 +316,7 @@ def save_dataset(kind: str, out: Path, columns: Columns, about: Mapping[str, Any
         raise
 
 
-def check_is_free(out: Path) -> None:
+def check_does_not_exist(out: Path) -> None:
     """Checks that the folder ``out`` can be created and is empty.
 
     Raises:

@@ -31,6 +31,7 @@ PROBE_STEPS = 200  # steps in which an environment is probed for success flags
 PROBED: dict[tuple[Any, ...], "ProbeResult"] = {}
 FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # options of env by the beginning of ids
 FAMILIES |= {"MiniGrid": "minigrid", "BabyAI": "minigrid"}
+ROBOTICS = re.compile("Fetch(Reach|Push|Slide|Pick)|Hand(Reach|Man)|(Point|Ant)Maze_|AdroitHand|FrankaKit")
 Wrappers = Mapping[str, partial[gymnasium.Env]]
 MakeGymEnv = Callable[..., gymnasium.Env]
 W = TypeVar("W", bound=gymnasium.Wrapper)
@@ -142,7 +143,7 @@ def explain_make_errors(id: str, maker: MakeGymEnv | None) -> Iterator[None]:
         UserError: in place of the error.
     """
     family = find_option(id)
-    if family and maker is None and id in gymnasium.registry:
+    if family and family != "robotics" and maker is None and id in gymnasium.registry:
         warn_once(
             f"env.id={id}: env=gym skips the usual preprocessing. Write env={family} env.id={id} for it."
         )
@@ -152,11 +153,19 @@ def explain_make_errors(id: str, maker: MakeGymEnv | None) -> Iterator[None]:
         if isinstance(error, UserError) or is_env_error(error):
             raise
         raise UserError(f"env.id={id}: cannot be created: {explain_make_error(error, id)}") from error
+    except AssertionError as error:
+        if family != "robotics":
+            raise
+        name = id.rpartition(":")[2]
+        raise UserError(
+            f"env.id={id}: Gymnasium-Robotics fails with this MuJoCo. Write env=robotics env.id={name}."
+        ) from error
 
 
 def find_option(id: str) -> str | None:
     """The option of ``env`` with the preprocessing of an environment, such as ``atari``, if there is one."""
-    return FAMILIES.get(re.split("[/-]", id.rpartition(":")[2])[0])
+    name = id.rpartition(":")[2]
+    return "robotics" if ROBOTICS.match(name) else FAMILIES.get(re.split("[/-]", name)[0])
 
 
 def explain_make_error(error: Exception, id: str) -> str:

@@ -17,12 +17,12 @@ class CheckedCollector(Collector):
 
     Attributes:
         label: appended to error messages, such as `` of worker 3``.
-        restart_reason, steps_env: see :class:`~hydrl.experience.collectors.Collector`.
+        episode_restart_reason, steps_env: see :class:`~hydrl.experience.collectors.Collector`.
     """
 
     _carrier: TensorDictBase
     label = ""
-    restart_reason: str | None = None
+    episode_restart_reason: str | None = None
     steps_env = True
 
     def publish(self) -> None:

@@ -22,12 +22,12 @@ class Collector(Protocol):
     """Protocol of everything that returns batches to the training loop.
 
     Attributes:
-        restart_reason: why checkpoints cannot contain the running episodes; ``None`` if they can, or if there
-            are none.
+        episode_restart_reason: why checkpoints cannot contain the running episodes; ``None`` if they can, or
+            if there are none.
         steps_env: whether it steps the training environment in this process.
     """
 
-    restart_reason: str | None
+    episode_restart_reason: str | None
     steps_env: bool
 
     def __iter__(self) -> Iterator[TensorDictBase]:

@@ -64,7 +64,7 @@ class SequenceReplay(Replay):
     ) -> None:
         self.sequence, self.burn_in, self.eta = sequence, burn_in, eta
         self.stride = (sequence + 1) // 2
-        self.waiting: TensorDictBase | None = None  # steps, [envs, time], of incomplete sequences
+        self.pending_steps: TensorDictBase | None = None  # steps, [envs, time], of incomplete sequences
         super().__init__(
             buffer,
             loss,
@@ -80,13 +80,13 @@ class SequenceReplay(Replay):
         if self.frames is not None:
             batch = self.frames.deduplicate(batch)
         steps = batch.exclude(*DROPPED_KEYS).reshape(-1, batch.shape[-1])
-        if self.waiting is not None:
-            steps = torch.cat([self.waiting, steps], 1)
+        if self.pending_steps is not None:
+            steps = torch.cat([self.pending_steps, steps], 1)
         start = 0
         while start + self.sequence <= steps.shape[1]:
             self.buffer.extend(steps[:, start : start + self.sequence])
             start += self.stride
-        self.waiting = steps[:, start:].clone()
+        self.pending_steps = steps[:, start:].clone()
 
     def sample(self, count: int) -> TensorDictBase:
         """Rows of ``count`` minibatches, ``[count * size, sequence]``, by :func:`prepare_sequences`."""
@@ -109,13 +109,13 @@ class SequenceReplay(Replay):
         """The steps that wait for successors."""
         return (
             {}
-            if self.waiting is None
-            else {"left": self.waiting.to_dict(), "shape": tuple(self.waiting.shape)}
+            if self.pending_steps is None
+            else {"left": self.pending_steps.to_dict(), "shape": tuple(self.pending_steps.shape)}
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores :meth:`state_dict`."""
-        self.waiting = TensorDict(state["left"], batch_size=state["shape"]) if state else None
+        self.pending_steps = TensorDict(state["left"], batch_size=state["shape"]) if state else None
 
 
 LOSS_MASK = ("collector", "mask")  # TorchRL's losses read here which steps to learn from

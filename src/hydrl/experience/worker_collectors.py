@@ -138,7 +138,7 @@ class WorkerWatchdog:
         DivergedError: if a worker meets NaN or infinity.
     """
 
-    restart_reason = "they are in processes of their own"
+    episode_restart_reason = "they are in processes of their own"
     steps_env = False
     procs: list[Any]
     _frames: int

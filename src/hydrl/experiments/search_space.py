@@ -21,7 +21,7 @@ from hydrl import metric_names
 from hydrl.config.hydra_errors import translate
 from hydrl.config.migrations import new_words, old_word
 from hydrl.config.overrides import expand_shorthands, key_of, quote_paths
-from hydrl.config.schema import Built, KeyScope, Strict, keys_with_scope
+from hydrl.config.schema import Component, KeyScope, Strict, keys_with_scope
 from hydrl.config.settings import Settings, load
 from hydrl.config.suggestions import explain, explain_unresolved
 from hydrl.config.tree import find
@@ -52,8 +52,8 @@ class SearchPlan(Strict, arbitrary_types_allowed=True):
     maximise: Annotated[str, Field(pattern=r"^eval/.")] = DEFAULT_METRIC  # searches of before have none
     storage: str | None = None
     study: str = "search"
-    sampler: Built
-    pruner: Built
+    sampler: Component
+    pruner: Component
     overrides: list[str]
     ranges: list[str]
     space: dict[str, BaseDistribution]

@@ -60,7 +60,7 @@ def is_on_front(points: np.ndarray) -> np.ndarray:
     """
     at_least = (points[:, None] >= points).all(-1)
     higher = (points[:, None] > points).any(-1)
-    return ~(at_least & higher).any(0)
+    return np.asarray(~(at_least & higher).any(0))
 
 
 def format_number(value: float) -> str:

@@ -124,7 +124,7 @@ def group_term(group: str, key: str) -> str:
 
 def make_loss(
     module: Callable[..., LossModule],
-    parts: Mapping[str, nn.Module],
+    modules: Mapping[str, nn.Module],
     action_spec: TensorSpec,
     networks: Mapping[str, str],
     keys: Mapping[str, str | Sequence[str]],
@@ -135,7 +135,7 @@ def make_loss(
     Args:
         module: builds the loss; it gets ``action_spec``, ``action_space`` and ``num_actions`` if it has such
             parameters. Over an RNN it works without vmap, which does not support recurrent networks.
-        parts: the materialised networks by name.
+        modules: the materialised networks by name.
         action_spec: of one environment.
         networks: the network by each argument of the loss.
         keys: for ``loss.set_keys``; a list is a nested key.
@@ -150,24 +150,25 @@ def make_loss(
     """
     if isinstance(action_spec, Composite):
         make = partial(make_loss, module, networks=networks, value_estimator=value_estimator)
-        return make_group_losses(make, parts, action_spec, networks, partial(group_loss_keys, module, keys))
+        return make_group_losses(make, modules, action_spec, networks, partial(group_loss_keys, module, keys))
     keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
     # The target entropy is that of each agent.
     loss_kwargs = {"action_spec": nested_spec(action_spec, keys.get("action", "action"))}
     loss_kwargs |= {"action_space": action_spec, "num_actions": getattr(action_spec.space, "n", None)}
     is_recurrent = any(
-        key in RNN_STATE_KEYS for network in parts.values() for key in getattr(network, "in_keys", ())
+        key in RNN_STATE_KEYS for network in modules.values() for key in getattr(network, "in_keys", ())
     )
     loss_kwargs |= {"deactivate_vmap": True} if is_recurrent else {}
-    check_networks(getattr(module, "func", module), networks, parts, keys)
-    check_shared(module, networks, parts)
-    loss = build_module(module, {argument: parts[part] for argument, part in networks.items()}, loss_kwargs)
+    check_networks(getattr(module, "func", module), networks, modules, keys)
+    check_shared(module, networks, modules)
+    arguments = {argument: modules[network] for argument, network in networks.items()}
+    loss = build_module(module, arguments, loss_kwargs)
     if keys:
         loss.set_keys(**keys)
     if isinstance(action := keys.get("action"), tuple) and "advantage" in vars(loss.tensor_keys):
         loss.loss_mask_key = (action[0], ALIVE)  # where there is such an entry
     if value_estimator is not None:
-        make_estimator(loss, value_estimator, parts, is_recurrent=is_recurrent)
+        make_estimator(loss, value_estimator, modules, is_recurrent=is_recurrent)
     for lazy_attribute in ("in_keys", "out_keys", "target_entropy"):
         getattr(loss, lazy_attribute, None)  # within a compiled update, that would compile it twice
     return loss
@@ -190,7 +191,7 @@ def build_module(
 def make_estimator(
     loss: LossModule,
     value_estimator: Mapping[str, Any],
-    parts: Mapping[str, nn.Module],
+    modules: Mapping[str, nn.Module],
     *,
     is_recurrent: bool,
 ) -> None:
@@ -200,7 +201,7 @@ def make_estimator(
         UserError: for an actor that does not write what the loss reads.
     """
     loss.make_value_estimator(**value_estimator)
-    layers = (layer for part in parts.values() if part is not None for layer in part.modules())
+    layers = (layer for network in modules.values() if network is not None for layer in network.modules())
     if is_recurrent:
         loss.value_estimator.deactivate_vmap = True  # not a keyword of all estimators
     elif (
@@ -213,7 +214,7 @@ def make_estimator(
     log_prob = getattr(loss.tensor_keys, "sample_log_prob", None)
     # On-policy losses read the stored action's log-probability; others sample actions themselves.
     if hasattr(loss.tensor_keys, "advantage") and log_prob in read_keys:
-        require_written("actor", parts["actor"], type(loss), [log_prob], PROBABILISTIC_ACTOR)
+        require_written("actor", modules["actor"], type(loss), [log_prob], PROBABILISTIC_ACTOR)
     if isinstance(loss.value_estimator, VTrace):
         actor = loss.value_estimator.actor_network
         loss.value_estimator.actor_network = TakenActionActor(actor, loss.tensor_keys.action)
@@ -221,7 +222,7 @@ def make_estimator(
 
 def make_group_losses(
     make: Callable[..., LossModule],
-    parts: Mapping[str, nn.Module],
+    modules: Mapping[str, nn.Module],
     action_spec: Composite,
     networks: Mapping[str, str],
     keys: Callable[[str], Mapping[str, Any]],
@@ -229,8 +230,8 @@ def make_group_losses(
     """A loss for each group of agents, over the group's networks and with its keys."""
     losses = {}
     for group, action in action_spec.keys(True, True):
-        group_parts = {part: group_network(parts[part], part, group) for part in networks.values()}
-        losses[group] = make(group_parts, action_spec[group, action], keys=keys(group))
+        group_modules = {name: group_network(modules[name], name, group) for name in networks.values()}
+        losses[group] = make(group_modules, action_spec[group, action], keys=keys(group))
     return GroupLosses(losses)
 
 
@@ -246,7 +247,7 @@ def group_loss_keys(
 
 
 def check_networks(
-    loss: Any, networks: Mapping[str, str], parts: Mapping[str, nn.Module], keys: Mapping[str, Any]
+    loss: Any, networks: Mapping[str, str], modules: Mapping[str, nn.Module], keys: Mapping[str, Any]
 ) -> None:
     """Checks that networks write what the loss reads.
 
@@ -254,19 +255,19 @@ def check_networks(
         UserError: naming what is missing.
     """
     names = vars(loss.default_keys()) | keys if hasattr(loss, "default_keys") else {}
-    for argument, part in networks.items():
+    for argument, network in networks.items():
         read_keys = [names[name] for name in READ_KEYS.get(argument, ()) if name in names]
         reads_state_value = {"value", "local_value"} & names.keys()
         value_class = "QValueActor" if reads_state_value else "DistributionalQValueActor"
-        expected_class = value_class if part == "actor" else "ValueOperator"
-        require_written(part, parts[part], loss, read_keys, f"torchrl.modules.{expected_class}")
+        expected_class = value_class if network == "actor" else "ValueOperator"
+        require_written(network, modules[network], loss, read_keys, f"torchrl.modules.{expected_class}")
         needs_distribution = argument == "actor_network" and names.keys() & {"log_prob", "sample_log_prob"}
-        if needs_distribution and not hasattr(parts[part], "get_dist"):
-            require_written(part, parts[part], loss, ["a distribution"], PROBABILISTIC_ACTOR)
+        if needs_distribution and not hasattr(modules[network], "get_dist"):
+            require_written(network, modules[network], loss, ["a distribution"], PROBABILISTIC_ACTOR)
 
 
 def check_shared(
-    module: Callable[..., LossModule], networks: Mapping[str, str], parts: Mapping[str, nn.Module]
+    module: Callable[..., LossModule], networks: Mapping[str, str], modules: Mapping[str, nn.Module]
 ) -> None:
     """Refuses a loss with ``separate_losses`` over networks that share parameters.
 
@@ -275,7 +276,7 @@ def check_shared(
     """
     if not getattr(module, "keywords", {}).get("separate_losses"):
         return
-    parameters = [parameter for part in {*networks.values()} for parameter in parts[part].parameters()]
+    parameters = [parameter for name in {*networks.values()} for parameter in modules[name].parameters()]
     if len(parameters) > len({*parameters}):
         raise UserError(
             "loss.module.separate_losses=true: the critic's gradient would not reach the encoder it shares "
@@ -284,13 +285,13 @@ def check_shared(
 
 
 def require_written(
-    part: str, network: Any, loss: type, read_keys: Sequence[Any], expected_class: str
+    name: str, network: Any, loss: type, read_keys: Sequence[Any], expected_class: str
 ) -> None:
     """Raises UserError for a network that does not write ``read_keys``."""
     if missing := [key for key in read_keys if key not in network.out_keys]:
         writes, reads = (", ".join(map(str, keys)) for keys in (network.out_keys, missing))
         raise UserError(
-            f"{part}: it writes {writes}, but {loss.__name__} reads {reads}. Make it a {expected_class}."
+            f"{name}: it writes {writes}, but {loss.__name__} reads {reads}. Make it a {expected_class}."
         )
 
 

@@ -68,8 +68,8 @@ def actor(env: EnvBase, **net: Unpack[AgentNetworkOptions]) -> TensorDictModuleB
             warn_rounding(env, key)
             head = heads.tanh_normal(spec, key)
         options: dict[str, Any] = {**net, "in_keys": group_keys}
-        layers = partial(make_agent_network, env, **options)
-        actors.append(materialise(head.build(layers, group_keys), env))
+        make_layers = partial(make_agent_network, env, **options)
+        actors.append(materialise(head.build(make_layers, group_keys), env))
     return join_groups(actors)
 
 
@@ -81,8 +81,8 @@ def deterministic(env: EnvBase, **net: Unpack[AgentNetworkOptions]) -> TensorDic
     """
     spec, key = single_group_spec(env), env.action_key
     warn_rounding(env, key)
-    layers = partial(make_agent_network, env, **net)
-    return materialise(heads.deterministic(spec, key).build(layers, net["in_keys"]), env)
+    make_layers = partial(make_agent_network, env, **net)
+    return materialise(heads.deterministic(spec, key).build(make_layers, net["in_keys"]), env)
 
 
 def q_value(env: EnvBase, **net: Unpack[AgentNetworkOptions]) -> QValueActor:
@@ -92,8 +92,8 @@ def q_value(env: EnvBase, **net: Unpack[AgentNetworkOptions]) -> QValueActor:
         env: and the others as for :func:`actor`.
     """
     head = heads.q_value(single_group_spec(env), env.action_key, mask=mask_key(env))
-    layers = partial(make_agent_network, env, **net)
-    return materialise(head.build(layers, net["in_keys"]), env)
+    make_layers = partial(make_agent_network, env, **net)
+    return materialise(head.build(make_layers, net["in_keys"]), env)
 
 
 def critic(
@@ -113,9 +113,9 @@ def critic(
         other_groups = [other for other in specs if other != group and centralized]
         others = [group_key(in_key, other) for in_key in net["in_keys"] for other in other_groups]
         options: dict[str, Any] = {**net, "in_keys": group_keys, "centralized": centralized, "others": others}
-        layers = partial(make_agent_network, env, **options)
+        make_layers = partial(make_agent_network, env, **options)
         head = heads.state_value("state_value" if len(specs) == 1 else (group, "state_value"))
-        critics.append(materialise(head.build(layers, [*group_keys, *others]), env))
+        critics.append(materialise(head.build(make_layers, [*group_keys, *others]), env))
     return join_groups(critics)
 
 
@@ -185,8 +185,8 @@ def action_value(
     single_group_spec(env)
     group_keys = [*net["in_keys"], env.action_key]
     options: dict[str, Any] = {**net, "in_keys": group_keys, "centralized": centralized}
-    layers = partial(make_agent_network, env, **options)
-    return materialise(heads.action_value().build(layers, group_keys), env)
+    make_layers = partial(make_agent_network, env, **options)
+    return materialise(heads.action_value().build(make_layers, group_keys), env)
 
 
 def make_agent_network(
@@ -229,10 +229,10 @@ def make_agent_network(
         activation_class=activation_class(activation),
         device=env.device,
     )
-    return CrossGroupInput(net, len(in_keys)) if others else net
+    return OtherGroupsInput(net, len(in_keys)) if others else net
 
 
-class CrossGroupInput(nn.Module):
+class OtherGroupsInput(nn.Module):
     """Network of a group's agents that also reads other groups' entries.
 
     Args:

@@ -27,7 +27,7 @@ def atomically(path: Path, needed: int = 0) -> Iterator[Path]:
         RunError: where the folder above is gone.
     """
     partial, free = path.with_name(f".{path.name}"), 0
-    is_first = not has_earlier(path)
+    is_first = not has_earlier_version(path)
     try:
         path.parent.mkdir(exist_ok=True)
         free = shutil.disk_usage(path.parent).free
@@ -49,7 +49,7 @@ def atomically(path: Path, needed: int = 0) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
-def has_earlier(path: Path) -> bool:
+def has_earlier_version(path: Path) -> bool:
     """Whether there is an earlier version of a file, or an earlier checkpoint of its run."""
     folders = path.parent, path.parent / "checkpoints"
     return path.exists() or any(file for folder in folders for file in folder.glob("checkpoint-*.torchrl"))

@@ -41,7 +41,7 @@ class Metrics:
         """Begins a new row."""
         self.episodes: list[TensorDictBase] = []
         self.losses: list[TensorDictBase] = []
-        self.before: dict[str, list[TensorDictBase]] = {}
+        self.extra_losses: dict[str, list[TensorDictBase]] = {}
         self.steps: list[TensorDictBase] = []
         self.values: dict[str, float] = {}
 
@@ -57,12 +57,14 @@ class Metrics:
             self.losses.append(torch.stack(list(losses)).mean(0))
         for learner, losses_of_learner in zip(self.learners[:-1], before, strict=True):
             if losses_of_learner:
-                self.before.setdefault(learner.name, []).append(torch.stack(list(losses_of_learner)).mean(0))
+                self.extra_losses.setdefault(learner.name, []).append(
+                    torch.stack(list(losses_of_learner)).mean(0)
+                )
 
     def row(self) -> dict[str, float]:
         """The ``train/`` and ``loss/`` entries since the last row; then begins a new one."""
         row = {
-            **{name: value for learner in self.before for name, value in self.losses_before(learner)},
+            **{name: value for learner in self.extra_losses for name, value in self.mean_losses(learner)},
             **loss_metrics(self.losses),  # first: a number of hydrl's own keeps its name
             **(episode_metrics(self.episodes) if self.data is None else self.data),
             **info_metrics(self.episodes),
@@ -74,9 +76,9 @@ class Metrics:
         self.clear()
         return row
 
-    def losses_before(self, name: str) -> list[tuple[str, float]]:
+    def mean_losses(self, name: str) -> list[tuple[str, float]]:
         """``loss/NAME/`` entries of an extra learner."""
-        metrics = loss_metrics(self.before[name])
+        metrics = loss_metrics(self.extra_losses[name])
         return [(f"loss/{name}/{key.partition('/')[2]}", value) for key, value in metrics.items()]
 
     def state_dict(self) -> dict[str, Any]:
@@ -84,7 +86,9 @@ class Metrics:
         return {
             "episodes": [(len(episodes), episodes.to_dict()) for episodes in self.episodes],
             "losses": [losses.to_dict() for losses in self.losses],
-            "before": {name: [losses.to_dict() for losses in came] for name, came in self.before.items()},
+            "before": {
+                name: [losses.to_dict() for losses in came] for name, came in self.extra_losses.items()
+            },
             "steps": [steps.to_dict() for steps in self.steps],
             "values": dict(self.values),
         }
@@ -94,7 +98,7 @@ class Metrics:
         self.episodes = [TensorDict(episodes, batch_size=[count]) for count, episodes in state["episodes"]]
         self.losses = [TensorDict(losses) for losses in state["losses"]]
         before = state.get("before", {})  # in those of older runs neither this is nor the next
-        self.before = {name: [TensorDict(losses) for losses in came] for name, came in before.items()}
+        self.extra_losses = {name: [TensorDict(losses) for losses in came] for name, came in before.items()}
         self.steps = [TensorDict(steps) for steps in state.get("steps", [])]
         self.values = dict(state["values"])
 
@@ -217,9 +221,9 @@ def loss_metrics(losses: Sequence[TensorDictBase]) -> dict[str, float]:
     if not losses:
         return {}
     mean = dict(TensorDict.stack(list(losses)).mean(0).items())
-    rooms = {key: "train" if f"loss_{key}" in mean else "loss" for key in mean}
+    prefixes = {key: "train" if f"loss_{key}" in mean else "loss" for key in mean}
     return {
-        f"{rooms[key]}/{key.removeprefix('loss_')}": value.item()
+        f"{prefixes[key]}/{key.removeprefix('loss_')}": value.item()
         for key, value in mean.items()
         if value.numel() == 1
     }

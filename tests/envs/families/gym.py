@@ -46,6 +46,7 @@ CASES = [
         "hopper",
         ["env=hopper", "+env.max_episode_steps=25"],
         partial(gymnasium.make, "Hopper-v4", max_episode_steps=25),
+        fast_num_envs=(3,),
     ),
     Case(
         "taxi",

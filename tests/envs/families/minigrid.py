@@ -81,6 +81,7 @@ CASES = [
         read=read,
         package="minigrid",
         random_starts=False,  # it begins in the same corner
+        fast_num_envs=(1,),
     ),
     Case(
         "minigrid-whole",
@@ -88,6 +89,7 @@ CASES = [
         partial(make_whole_grid, BABY, max_steps=40),
         read=read,
         package="minigrid",
+        fast_num_envs=(3,),
     ),
     Case(
         "babyai-words",

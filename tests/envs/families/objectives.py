@@ -26,6 +26,7 @@ CASES = [
         ends={"terminated"},
         reward=weigh,
         random_starts=False,
+        fast_num_envs=(3,),
     ),
     Case(
         "mo-gymnasium",

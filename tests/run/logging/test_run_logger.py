@@ -78,7 +78,7 @@ def test_rows_and_films_wait_for_an_evaluation_that_is_not_over(record, monkeypa
     record.flush()
     assert sent == [10, (10, "eval/video", tmp_path), 20]
     assert [row.get("eval/return_mean") for row in record.file.rows] == [70.0, None]
-    assert [each[0] for each in record.waiting] == [30]
+    assert [each[0] for each in record.pending_rows] == [30]
 
 
 def test_episodes_that_an_evaluation_cut_are_told_once_and_stand_in_row_summary_and_table(record, capsys):

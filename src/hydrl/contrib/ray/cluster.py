@@ -31,7 +31,7 @@ ATTEMPTS = "RAY_gcs_server_port_wait_time_s"  # also the number of attempts to c
 BLOCKED = {signal.SIGTERM, signal.SIGHUP}  # Ray's processes ignore SIGINT by themselves
 
 
-class Place(NamedTuple):
+class ProcessLocation(NamedTuple):
     """Where a Ray process runs."""
 
     node: str
@@ -43,9 +43,11 @@ class Place(NamedTuple):
         return f"process {self.pid} of node {self.node[:8]} at {self.address}"
 
 
-def current_place() -> Place:
+def current_location() -> ProcessLocation:
     """Where this Ray process runs."""
-    return Place(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), os.getpid())
+    return ProcessLocation(
+        ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), os.getpid()
+    )
 
 
 def join_cluster(key: str, address: str | None, needed: Mapping[str, float] | None) -> None:
@@ -157,12 +159,12 @@ def report_full_store() -> Iterator[None]:
         raise WorkerError(f"the process that learns {STORE_FULL}") from None
 
 
-def explain_end(what: str, place: Place | None, error: RayError, with_it: str) -> str:
+def explain_end(what: str, location: ProcessLocation | None, error: RayError, with_it: str) -> str:
     """Why an actor ended: its own failure, its process or its node.
 
     Args:
         what: the actor, as a message calls it.
-        place: where it runs, once it has started.
+        location: where it runs, once it has started.
         error: Ray's.
         with_it: what is gone with its node.
     """
@@ -170,10 +172,10 @@ def explain_end(what: str, place: Place | None, error: RayError, with_it: str) -
         return f"{what} {STORE_FULL}"
     if isinstance(error, RayTaskError):
         return f"{what} failed:\n{actor_traceback(error)}"
-    if place is None:
+    if location is None:
         return f"{what} did not start:\n{actor_traceback(error)}"
-    if is_node_gone(place.node):
-        return f"node {place.node[:8]} at {place.address} is gone, and {with_it} with it"
+    if is_node_gone(location.node):
+        return f"node {location.node[:8]} at {location.address} is gone, and {with_it} with it"
     if isinstance(error, RayActorError):
         return f"{what} ended, as one does that the system kills for its memory"
     return f"{what}: {' '.join(str(error).split())}"

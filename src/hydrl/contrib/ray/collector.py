@@ -21,8 +21,8 @@ from torchrl.collectors.distributed import RayCollector
 from torchrl.envs import TransformedEnv
 
 from hydrl.contrib.ray.cluster import (
-    Place,
-    current_place,
+    ProcessLocation,
+    current_location,
     explain_end,
     join_cluster,
     report_full_store,
@@ -54,9 +54,9 @@ class RemoteCollector(CheckedCollector):
         """Ray evaluates this where a task failed; the length is infinite and would hide the failure."""
         return True
 
-    def place(self) -> Place:
+    def location(self) -> ProcessLocation:
         """Where it runs, once it is built."""
-        return current_place()
+        return current_location()
 
     def collect(self, weights: TensorDictBase | None) -> TensorDictBase:
         """Collects the next batch, with new ``weights`` if there are any."""
@@ -87,7 +87,7 @@ class RayWorkers(RayCollector):
         DivergedError: where a collector met NaN or infinity.
     """
 
-    restart_reason = "they are in processes of their own"
+    episode_restart_reason = "they are in processes of their own"
     steps_env = False
 
     def __init__(
@@ -104,7 +104,7 @@ class RayWorkers(RayCollector):
     ) -> None:
         self.owns_cluster, self.learner = owns_cluster, learner
         self.worker_timeout, self.check_stop = worker_timeout, stop
-        self.places: dict[int, Place] = {}
+        self.locations: dict[int, ProcessLocation] = {}
         self.version = 0  # times the policy was published
         self.versions = [0] * len(makers)  # of the policy that each actor acts by
         self.learned, self.weights = policy, None
@@ -127,9 +127,9 @@ class RayWorkers(RayCollector):
     def add_collectors(self, *args: Any) -> None:
         """As TorchRL's, but waits until all actors have started."""
         super().add_collectors(*args)
-        starting = {actor.place.remote(): number for number, actor in enumerate(self.remote_collectors)}
+        starting = {actor.location.remote(): number for number, actor in enumerate(self.remote_collectors)}
         try:
-            self.places = self.get_results(starting, len(starting), self.worker_timeout + STARTING)
+            self.locations = self.get_results(starting, len(starting), self.worker_timeout + STARTING)
         except BaseException:
             self.stop_remote_collectors()  # later Ray would start again to end them
             raise
@@ -204,14 +204,14 @@ class RayWorkers(RayCollector):
         """The error that says why a collector ended: its own failure, its process or its node."""
         if isinstance(error, RayTaskError) and isinstance(error.cause, DivergedError):
             return DivergedError(error.cause.terms)
-        place = self.places.get(number)
-        lost = [str(other) for other, at in self.places.items() if place and at.node == place.node]
-        return WorkerError(explain_end(self.name(number), place, error, f"collector {', '.join(lost)}"))
+        location = self.locations.get(number)
+        lost = [str(other) for other, at in self.locations.items() if location and at.node == location.node]
+        return WorkerError(explain_end(self.name(number), location, error, f"collector {', '.join(lost)}"))
 
     def name(self, number: int) -> str:
         """The name of a collector in messages."""
-        place = self.places.get(number)
-        return f"collector {number} ({place})" if place else f"collector {number}"
+        location = self.locations.get(number)
+        return f"collector {number} ({location})" if location else f"collector {number}"
 
     def shutdown(self, timeout: float | None = None, shutdown_ray: bool = False) -> None:
         """Ends the actors, and Ray if it was started for them."""

@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_map_only
 
 from hydrl.contrib.ray.cluster import (
     TICK,
-    Place,
-    current_place,
+    ProcessLocation,
+    current_location,
     explain_end,
     join_cluster,
     report_full_store,
@@ -43,9 +43,9 @@ class EvalActor:
         prepare(threads)
         self.evaluator = evaluator
 
-    def place(self) -> Place:
+    def location(self) -> ProcessLocation:
         """Where it runs."""
-        return current_place()
+        return current_location()
 
     def play(self, snapshot: dict[str, Any]) -> Evaluation | str:
         """See :func:`hydrl.run.eval_process.try_snapshot`."""
@@ -70,7 +70,7 @@ class RayEvalProcess:
     ) -> None:
         self.check_stop, self.owns_cluster = stop, not ray.is_initialized()
         self.actor: Any = None
-        self.where: Place | None = None
+        self.location: ProcessLocation | None = None
         if self.owns_cluster:
             join_cluster("eval.address", address, {"CPU": 1, "GPU": 0})
         say("starting the evaluation process")
@@ -78,13 +78,13 @@ class RayEvalProcess:
         try:
             with report_full_store():
                 self.actor = make_actor(on_cpu(evaluator), torch.get_num_threads())
-            self.result = self.actor.place.remote()
-            self.where = self.wait_until_started()
+            self.result = self.actor.location.remote()
+            self.location = self.wait_until_started()
         except BaseException:
             self.close()
             raise
 
-    def wait_until_started(self) -> Place:
+    def wait_until_started(self) -> ProcessLocation:
         """Waits until the actor has started; where it runs."""
         since = time.monotonic()
         while not self.poll(TICK):
@@ -94,8 +94,8 @@ class RayEvalProcess:
                     f"eval.backend=ray: none of {ray.cluster_resources()['CPU']:g} CPUs of the cluster was "
                     f"free within {START_SECONDS:g} seconds. Use fewer collectors or less collector.num_cpus."
                 )
-        place: Place = self.get_result()
-        return place
+        location: ProcessLocation = self.get_result()
+        return location
 
     def send(self, snapshot: dict[str, Any]) -> None:
         """See :class:`hydrl.run.eval_process.EvalBackend`."""
@@ -123,8 +123,8 @@ class RayEvalProcess:
             return ray.get(self.result)
         except RayError as error:
             self.check_stop()  # a signal to the whole process group ends this, too
-            what = "the evaluation process" + (f" ({self.where})" if self.where else "")
-            raise WorkerError(explain_end(what, self.where, error, "the evaluation")) from None
+            what = "the evaluation process" + (f" ({self.location})" if self.location else "")
+            raise WorkerError(explain_end(what, self.location, error, "the evaluation")) from None
 
     def close(self) -> None:
         """Ends the actor, whatever it is doing, and Ray if it was started for it."""

@@ -117,7 +117,7 @@ class RemoteTraining(TrainingProcess):
                 ray.kill(self.member)
 
 
-class Remote(ProcessPool):
+class RayPool(ProcessPool):
     """Runs side by side on a cluster; see :class:`~hydrl.experiments.processes.ProcessPool`.
 
     Args:
@@ -137,7 +137,7 @@ class Remote(ProcessPool):
         return self.started[-1]
 
 
-def connect(options: Mapping[str, Any]) -> AbstractContextManager[Remote]:
+def connect(options: Mapping[str, Any]) -> AbstractContextManager[RayPool]:
     """Runs on a cluster, which ends with the block if it was started for it.
 
     Args:
@@ -150,11 +150,11 @@ def connect(options: Mapping[str, Any]) -> AbstractContextManager[Remote]:
         checked = LauncherOptions.model_validate(options)
     except ValidationError as error:
         raise explain(error, {"hydra": {"launcher": options}}, "hydra.launcher") from None
-    return on_cluster(checked)
+    return connected_pool(checked)
 
 
 @contextmanager
-def on_cluster(options: LauncherOptions) -> Iterator[Remote]:
+def connected_pool(options: LauncherOptions) -> Iterator[RayPool]:
     """The block of :func:`connect`, which starts or joins the cluster.
 
     Raises:
@@ -172,7 +172,7 @@ def on_cluster(options: LauncherOptions) -> Iterator[Remote]:
             )
             raise UserError(f"{needs}: more than any machine of the cluster has.")
         say(f"the cluster has room for {room} runs at a time")
-        yield Remote(min(jobs or room, room), resources)
+        yield RayPool(min(jobs or room, room), resources)
     finally:
         ray.shutdown()
 

@@ -72,12 +72,12 @@ class Checkpointer:
         say: Callable[[str], object],
     ) -> None:
         self.run_dir, self.run_metadata, self.keep, self.say = run_dir, metadata, keep, say
-        self.parts = {name: component for name, component in components.items() if component is not None}
-        self.env, self.collector = self.parts.pop("env"), self.parts.pop("collector")
-        self.counters = {name: self.parts.pop(name) for name in COUNTERS}
+        self.components = {name: own for name, own in components.items() if own is not None}
+        self.env, self.collector = self.components.pop("env"), self.components.pop("collector")
+        self.counters = {name: self.components.pop(name) for name in COUNTERS}
         self.progress = self.counters["progress"]
-        if (buffer := self.parts.pop("buffer", None)) is not None:
-            self.parts |= {"sampler": buffer.sampler, "writer": buffer.writer}
+        if (buffer := self.components.pop("buffer", None)) is not None:
+            self.components |= {"sampler": buffer.sampler, "writer": buffer.writer}
         self.buffer_files = BufferFiles(buffer, run_dir)
         self.episodes = RunningEpisodes(self.env, self.collector, make_env)
         self.saved_at: int | None = None  # frames of the newest checkpoint
@@ -114,7 +114,11 @@ class Checkpointer:
         frames, counters = self.snapshot.metadata["frames"], self.snapshot.states["books"]
         self.write(self.snapshot)
         if not self.is_trained:
-            again = "" if self.collector.steps_env or not self.collector.restart_reason else "collects and "
+            again = (
+                ""
+                if self.collector.steps_env or not self.collector.episode_restart_reason
+                else "collects and "
+            )
             self.say(
                 f"interrupted in a batch: the checkpoint is of {frames:,} frames; a resumed run {again}"
                 "learns from the batch again"
@@ -160,7 +164,7 @@ class Checkpointer:
             return self.snapshot
         began = time.monotonic()
         collector, restart_reason = self.episodes.capture()
-        states = {name: part.state_dict() for name, part in self.parts.items()}
+        states = {name: component.state_dict() for name, component in self.components.items()}
         states |= {
             "collector": collector,
             "normaliser": normalizer_state(self.env),
@@ -211,18 +215,18 @@ class Checkpointer:
         """
         if point is None:
             return
-        names = [*self.parts, "collector", "books", "rng", *["normaliser"] * point.is_fork]
+        names = [*self.components, "collector", "books", "rng", *["normaliser"] * point.is_fork]
         if point.settings.get("schedule") is None and "schedule" in names:  # which a fork adds
             names.remove("schedule")
         states = archive.load(point.checkpoint, names)
         try:
-            lost = self.restore(states, point)
+            restart_reason = self.restore(states, point)
         except (UserError, RunError):
             raise
         except OSError as error:
             where = error.filename or point.checkpoint
             raise RunError(f"{where}: {error.strerror or error}; {point.checkpoint} is whole") from error
-        except Exception as error:  # a state of other parts, or whatever somebody else put into the file
+        except Exception as error:  # a state of other components, or whatever somebody else put into the file
             reason = " ".join(str(error).split())[:200]
             run = f"a fork with {describe_changes(point.changed)}" if point.changed else "this run"
             if point.is_fork:  # which has not begun
@@ -231,7 +235,7 @@ class Checkpointer:
                 f"{point.checkpoint} does not fit {run}: {type(error).__name__}: {reason}"
             ) from error
         self.saved_at = self.progress.frames
-        self.say_resumed(point, lost or point.restarts)
+        self.say_resumed(point, restart_reason or point.restarts)
 
     def say_resumed(self, point: ResumePoint, restart_reason: str | None) -> None:
         """Prints what was resumed, and what continues differently."""
@@ -242,48 +246,49 @@ class Checkpointer:
         verb = "forked" if point.is_fork else "resumed"
         self.say(f"{verb} after {point.frames:,} frames from {from_here(point.checkpoint)}; {how}")
         if point.changes("optim", "schedule"):
-            rate = self.parts["optimizer"].state_dict()["param_groups"][0]["lr"]
+            rate = self.components["optimizer"].state_dict()["param_groups"][0]["lr"]
             by = "; schedule=null keeps it constant" if self.run_metadata["settings"]["schedule"] else ""
             self.say(f"the learning rate is now {rate:g}{by}")
 
     def restore(self, states: Mapping[str, Any], point: ResumePoint) -> str | None:
-        """Gives every part its state; why the running episodes are lost, where they are."""
+        """Gives every component its state; why the running episodes are lost, where they are."""
         rows = point.checkpoint.parent if point.is_fork else None
         # First, because a sampler is notified of what is written.
         self.buffer_files.load(point.buffer_rows, self.env.device, rows)
         if point.changed:
-            states = {**states, **changed_states(point, self.env, self.parts, states)}
+            states = {**states, **changed_states(point, self.env, self.components, states)}
         self.restore_parts(states, point)
         for name, counter in self.counters.items():
             if name in states["books"] or name != "looks":  # which older runs lack
                 counter.load_state_dict(states["books"][name])
         if point.is_fork:
             states = self.begin_fork(states, point)
-        lost = self.episodes.restore(states["collector"], states["books"].get("rehearsal"))
+        restart_reason = self.episodes.restore(states["collector"], states["books"].get("rehearsal"))
         self.collector.publish()
         GlobalRNGState().load_state_dict(states["rng"])
-        return lost
+        return restart_reason
 
     def restore_parts(self, states: Mapping[str, Any], point: ResumePoint) -> None:
-        """Gives the parts their states; a schedule of another length is stepped to where it would be."""
+        """Gives the components their states; a schedule of another length is stepped to where it would be."""
         is_rescheduled = point.settings["anneal_frames"] != self.run_metadata["settings"]["anneal_frames"]
         is_rescheduled |= point.changes("optim", "schedule", "loss")
-        for name, part in self.parts.items():
+        for name, component in self.components.items():
             if name == "schedule" and is_rescheduled:
-                fast_forward(part, self.parts["optimizer"], point.frames // self.progress.frames_per_batch)
+                batches = point.frames // self.progress.frames_per_batch
+                fast_forward(component, self.components["optimizer"], batches)
             else:
-                part.load_state_dict(states[name])
+                component.load_state_dict(states[name])
 
     def begin_fork(self, states: Mapping[str, Any], point: ResumePoint) -> dict[str, Any]:
         """Writes a fork's first checkpoint, from which it is a run by itself, and returns its states."""
-        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        components = {name: component.state_dict() for name, component in self.components.items()}
         counters = {name: counter.state_dict() for name, counter in self.counters.items()}
         collector = states["collector"]
         if "own" in collector:  # with the policy, and so with the exploration as it was
             now = self.collector.state(running=False)["own"]
             policy = {name: value for name, value in now.items() if name == "policy_state_dict"}
             collector = {**collector, "own": {**collector["own"], **policy}}
-        fork = {**states, **parts, "collector": collector, "books": {**states["books"], **counters}}
+        fork = {**states, **components, "collector": collector, "books": {**states["books"], **counters}}
         self.write(Snapshot(fork, self.metadata(point.restarts)))
         return fork
 

@@ -105,8 +105,8 @@ class BufferFiles:
 
     def __init__(self, buffer: ReplayBuffer | None, run: Path, prefix: str = "rows") -> None:
         for name, kind in (("writer", RoundRobinWriter), ("storage", TensorStorage)):
-            if buffer is not None and not isinstance(part := getattr(buffer, name), kind):
-                has = type(part).__name__
+            if buffer is not None and not isinstance(component := getattr(buffer, name), kind):
+                has = type(component).__name__
                 raise UserError(f"buffer.{name}={has}: checkpoints cannot hold it. Use a {kind.__name__}.")
         self.buffer, self.run, self.folder, self.prefix = buffer, run, run / "checkpoints", prefix
         self.files: dict[str, int] = {}  # of the checkpoint that was saved or loaded last, with their CRCs

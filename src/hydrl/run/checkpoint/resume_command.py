@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from hydrl.config import CONFIGS, user_dirs
 from hydrl.config.migrations import new_words
 from hydrl.config.overrides import key_of, localize_commands, quoted, run_folder_of, unquote_path
-from hydrl.config.schema import Parts
+from hydrl.config.schema import RunConfig
 from hydrl.config.tree import find
 from hydrl.errors import UserError
 from hydrl.run.checkpoint.resume import OWN
@@ -180,4 +180,4 @@ def is_of_run(override: Override) -> bool:
         value = None if override.is_delete() else override.value()
         names = [] if value is None else value if isinstance(value, list) else [value]
         return all(re.fullmatch(r"[\w-]+(/[\w-]+)*", str(getattr(name, "text", name))) for name in names)
-    return key.partition(".")[0] in Parts.model_fields and not override.is_sweep_override()
+    return key.partition(".")[0] in RunConfig.model_fields and not override.is_sweep_override()

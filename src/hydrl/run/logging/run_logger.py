@@ -100,7 +100,7 @@ class RunLogger:
         self.lineage = info.start.lineage if info.start else {}
         self.run_ids = backends.run_ids(self.loggers)
         # Rows, and videos by key and path, that wait for an evaluation: W&B takes them in order alone.
-        self.waiting: list[tuple[int, dict[str, float], tuple[str, str] | None]] = []
+        self.pending_rows: list[tuple[int, dict[str, float], tuple[str, str] | None]] = []
         self.display = Display(info.name, progress.total_frames, data=info.from_data)
         self.say(*info.notes, *(info.start.lines if info.start else ()), *info.size_note)
         clock.start_loop()
@@ -118,23 +118,23 @@ class RunLogger:
         """
         self.require_folder()
         frames = self.progress.frames
-        self.waiting.append((frames, {**self.metrics.row(), **self.clock.metrics(frames)}, None))
+        self.pending_rows.append((frames, {**self.metrics.row(), **self.clock.metrics(frames)}, None))
         self.flush()
         self.display.update(frames, {})
 
     def show(self, key: str, video: Path) -> None:
         """Sends a video of this moment to the loggers, after the rows before it."""
-        self.waiting.append((self.progress.frames, {}, (key, str(video))))
+        self.pending_rows.append((self.progress.frames, {}, (key, str(video))))
         self.flush()
 
     def flush(self, *_: object) -> None:
         """Writes what waits, up to the first pending evaluation; the last result goes into its own row."""
-        self.write_waiting(self.progress.known_before)
+        self.write_pending_rows(self.progress.known_before)
 
-    def write_waiting(self, before: float) -> None:
+    def write_pending_rows(self, before: float) -> None:
         """Writes what waits of the frames before ``before``."""
-        while self.waiting and self.waiting[0][0] < before:
-            frames, row, video = self.waiting.pop(0)
+        while self.pending_rows and self.pending_rows[0][0] < before:
+            frames, row, video = self.pending_rows.pop(0)
             if video:
                 key, path = video
                 backends.show(self.loggers.values(), frames, key, Path(path))
@@ -188,7 +188,7 @@ class RunLogger:
 
     def state_dict(self) -> dict[str, Any]:
         """The number of rows in ``metrics.csv``, the rows that wait, and the run's lineage."""
-        return {"rows": len(self.file.rows), "held": [*self.waiting], "lineage": self.lineage}
+        return {"rows": len(self.file.rows), "held": [*self.pending_rows], "lineage": self.lineage}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues after the rows of :meth:`state_dict`; removes later ones, and the summary."""
@@ -200,7 +200,7 @@ class RunLogger:
             )
         if (count := len(self.file.rows)) < state["rows"]:
             self.say(f"{source} has only {count} of {state['rows']} earlier rows; the others are lost")
-        self.waiting = [*state.get("held", [])]  # this and the next are not in those of older runs
+        self.pending_rows = [*state.get("held", [])]  # this and the next are not in those of older runs
         self.lineage = {**state.get("lineage", {}), **self.lineage}
         (self.directory / "summary.json").unlink(missing_ok=True)
         self.display.update(self.progress.frames, {})
@@ -209,7 +209,7 @@ class RunLogger:
         """Takes back the rows that this process wrote after those of :meth:`state_dict`."""
         if len(self.file.rows) > state["rows"]:
             self.file.keep(state["rows"])
-        self.waiting = [*state["held"]]
+        self.pending_rows = [*state["held"]]
 
     def finish(self, final: Evaluation | None = None, status: str = "finished") -> None:
         """Writes ``summary.json``, curves and ``run.html``, closes the loggers and prints the summary table.
@@ -224,7 +224,7 @@ class RunLogger:
             self.write()
         for frames in progress.awaited:
             self.say(f"the evaluation after {frames:,} frames was not finished; a resumed run repeats it")
-        self.write_waiting(inf)
+        self.write_pending_rows(inf)
         if final:  # after the last row and checkpoint: a longer run goes on as if it had not been
             progress.evaluated(final, self.clock.elapsed)
         followed = self.metrics.followed or list(progress.evaluation.info if progress.evaluation else ())

@@ -24,13 +24,13 @@ class RunningEpisodes:
     ) -> None:
         self.env, self.collector = env, collector
         self.rehearsal = Rehearsal(env, make_env)
-        self.restart_reason: str | None = None  # why they start anew, once a rehearsal has failed
+        self.episode_restart_reason: str | None = None  # why they start anew, once a rehearsal has failed
 
     def capture(self) -> tuple[dict[str, Any], str | None]:
         """The collector's state with that of its environments, and why episodes start anew if they do."""
-        env_state, reason = None, self.restart_reason
+        env_state, reason = None, self.episode_restart_reason
         if not self.collector.steps_env:
-            reason = self.collector.restart_reason
+            reason = self.collector.episode_restart_reason
         elif reason is None:
             try:
                 env_state = capture(self.env, self.rehearsal.fresh)
@@ -40,7 +40,7 @@ class RunningEpisodes:
 
     def rehearse(self) -> str | None:
         """Tries before the first checkpoint whether episodes can be resumed; why not, if they cannot."""
-        if not self.collector.steps_env or self.rehearsal.is_tried or self.restart_reason is not None:
+        if not self.collector.steps_env or self.rehearsal.is_tried or self.episode_restart_reason is not None:
             return None
         state = self.collector.state(running=True)
         try:
@@ -49,10 +49,10 @@ class RunningEpisodes:
         except NotCapturedError:  # nothing was stepped, and :meth:`capture` says why
             pass
         except CannotResumeError as error:
-            self.restart_reason = str(error)
+            self.episode_restart_reason = str(error)
             if self.rehearsal.is_stepped:
                 self.collector.load_state(state | {"carrier": None})
-        return self.restart_reason
+        return self.episode_restart_reason
 
     def restore(self, state: Mapping[str, Any], rehearsed: Any) -> str | None:
         """Resumes the episodes, or says why they start anew; that costs them and never the run.
