@@ -325,7 +325,7 @@ MISTAKES: dict[str, list[str]] = {
     "env=gym env.id=CartPol-v1": ["env.id=CartPol-v1", "Did you mean", "CartPole"],
     "env=cartpole +env.gravityy=3": [
         "env.gravityy=3: CartPole-v1 takes no gravityy",
-        "action_mask, sutton_barto_reward, render_mode, max_episode_steps, disable_env_checker.\n",
+        "action_mask, weights, sutton_barto_reward, render_mode, max_episode_steps, disable_env_checker.\n",
     ],
     "env=gym env.id=HalfCheetah-v5 +env.wdth=2": [
         "env.wdth=2: HalfCheetah-v5 takes no wdth. Write env.width=2.\n"
@@ -675,13 +675,13 @@ MISTAKES: dict[str, list[str]] = {
         "actor.num_cells=64,64: more than one value",
         "Write [VALUE,VALUE] for a list, or add -m to run them all.\n",
     ],
-    "seed=1,2": ["seed=1,2", "add -m to run them all"],
+    "seed=1,2": ["seed=1,2: more than one value. Write -m seed=1,2 to run them all.\n"],
     "algo=ppo env=cartpole seed=0,1": ["seed=0,1: more than one value. Write -m seed=0,1 to run them all.\n"],
     "env=cartpole seed=1,100": ["seed=1,100: more than one value. Write -m seed=1,100 to run them all.\n"],
     "env=cartpol optim.lr=1 minibatches.epochs=3 env.wrappers.a={}": ["error: env=cartpol: no such option"],
     "export=policy.onnx": ["export=policy.onnx: no such key. export is a key of scripts/evaluate.py.\n"],
     "run=outputs/x": ["run=outputs/x: no such key. run is a key of scripts/evaluate.py; hydra.run.dir=DIR"],
-    "seed=range(1,3)": ["seed=range(1,3)", "add -m"],
+    "seed=range(1,3)": ["Write -m 'seed=range(1,3)' to run them all.\n"],
     "total_frames=1,000,000": [
         "total_frames=1,000,000: more than one value. Write total_frames=1_000_000.\n"
     ],

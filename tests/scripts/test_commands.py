@@ -42,7 +42,7 @@ def commands(name: str) -> list[list[str]]:
 
 def first(word: str) -> str:
     """The first value of a sweep's list or range."""
-    return re.sub(r"=range\(.*|=\$.*", "=0", re.sub(r"=([^,[{]*),.*", r"=\1", word))
+    return re.sub(r"=range\(.*|=\$.*", "=0", re.sub(r"=([^,[{]*|\[[^]]*\]),.*", r"=\1", word))
 
 
 TRAINING = {

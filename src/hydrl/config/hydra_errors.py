@@ -116,7 +116,7 @@ def explain_error(error: Exception, text: str, arguments: Sequence[str]) -> str:
     if match := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         advice = "[VALUE,VALUE] for a list, or add -m to run them all"
         if match[1].startswith("seed="):
-            advice = f"-m {match[1]} to run them all"
+            advice = f"-m {shlex.quote(match[1])} to run them all"
         elif re.search(r"=[1-9]\d{0,2}(,\d{3})+$", match[1]):  # thousands and decimals with a comma
             advice = match[1].replace(",", "_")
         elif re.search(r"=0,\d+$", match[1]):

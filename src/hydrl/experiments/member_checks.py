@@ -1,6 +1,7 @@
 """Checks of a sweep's members before the first one starts."""
 
 import json
+import signal
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -62,7 +63,8 @@ def check_envs_in_child(members: Sequence[Member]) -> list[str]:
 
     If that process fails in another way, there are none: the members then report it themselves.
     """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    ignored = (signal.SIGINT, signal.SIG_IGN)  # this process ends the other
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=signal.signal, initargs=ignored) as pool:
         try:
             return pool.submit(call, "hydrl.run.env_checks.check_envs", members).result()
         except Interrupted:
