@@ -59,7 +59,7 @@ def test_each_cell_of_the_notebook_runs(tmp_path, monkeypatch):
     assert -2 < names["own"].evaluate(2)["eval/return_mean"] < 0
     assert names["total"] > 0
     assert names["pictures"][0].shape == (480, 480, 3)
-    assert FILM in names["Video"](names["film"], embed=True)._repr_html_()
+    assert FILM in names["Video"](names["video_file"], embed=True)._repr_html_()
 
 
 @pytest.mark.slow

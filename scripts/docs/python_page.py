@@ -84,7 +84,7 @@ def describe_docstring(text: str, *, with_arguments: bool = True) -> Iterator[st
         body = textwrap.dedent(body.strip("\n"))
         body, _, after = body.partition("\n\n")
         if heading == "Returns":
-            yield f"**Returns** {capitalised(' '.join(body.split()))}."
+            yield f"**Returns** {in_python(body)}."
         elif heading == "Raises":
             errors = [f"- {code(name)}: {meaning}." for name, meaning in entries(body)]
             yield "\n".join(["**Raises**", "", *errors])
@@ -99,9 +99,14 @@ def entries(body: str) -> Iterator[tuple[str, str]]:
     """Names and texts of a docstring's section."""
     _, *parts = ENTRY.split(body)
     for name, meaning in zip(parts[::2], parts[1::2], strict=True):
-        yield name, in_cell(capitalised(" ".join(meaning.split())))
+        yield name, in_cell(in_python(meaning))
 
 
 def as_markdown(text: str) -> str:
     """A docstring with Sphinx's roles and double backticks as inline code."""
     return re.sub(r":\w+:`~?([^`]*)`", r"`\1`", text).replace("``", "`")
+
+
+def in_python(text: str) -> str:
+    """A docstring's text on one line; what a key calls ``null`` is ``None`` in Python."""
+    return capitalised(" ".join(text.split())).replace("`null`", "`None`")

@@ -54,7 +54,8 @@ COMMANDS = """\
 | `~KEY` | removes a key |
 | `hydrl docs` | prints the folder of this documentation |
 
-A value with spaces, brackets or commas is quoted as the shell needs it: `'actor.num_cells=[64,64]'`.
+A value with spaces, brackets or commas is quoted as the shell needs it: `'actor.num_cells=[64,64]'`. zsh, the
+default on macOS, needs the quotes for brackets.
 
 ## Exit codes
 

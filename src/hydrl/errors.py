@@ -68,7 +68,7 @@ class SaveError(RunError):
 
 
 class DivergedError(RunError):
-    """A batch, a loss or its gradient is NaN or infinite; raised before the optimizer's step.
+    """A ``RunError``: a batch, a loss or its gradient is NaN or infinite. Raised before the optimizer's step.
 
     Args:
         terms: those that are not finite, with their values.
@@ -85,7 +85,7 @@ class DivergedError(RunError):
 
 
 class WorkerError(RunError):
-    """A worker process died or hangs; the message names it and has its traceback."""
+    """A ``RunError``: a worker process died or hangs. The message names it and has its traceback."""
 
     status = "failed"
     in_batch = False
