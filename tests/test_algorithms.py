@@ -140,7 +140,7 @@ def test_the_smallest_batch_is_learned_from_or_refused_in_a_line(algo, num_envs,
     words += ["minibatches.size=2"] if find(plain, "minibatches.share") else []  # one of each
     words += [f"collector.frames_per_batch={steps * num_envs}"]
     if f"{(by := BY.get(algo))}=1" in words:
-        with pytest.raises(UserError, match=f"^{by}=1: .* normalise.*Use {by}=2"):
+        with pytest.raises(UserError, match=f"^{by}=1: .* normalize[sd] over the .*Use {by}=2"):
             settings(*words)
         words += [f"{by}=2"]
     folder = run(*words)

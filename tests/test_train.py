@@ -312,15 +312,22 @@ def test_a_run_stopped_before_its_first_update_ends_too(tmp_path):
     assert process.returncode == 130, output
 
 
-def test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_other(tmp_path, run):
+def test_a_sweep_runs_each_member_as_it_runs_alone(tmp_path, run):
     words = ["env=pendulum", "algo=ppo", "seed=3", *FAST, "total_frames=512"]
-    sweep = typed("-m", "minibatches.size=999,64", *words, f"hydra.sweep.dir={tmp_path / 'sweep'}")
-    output = " ".join(sweep.stdout.split())
-    assert sweep.returncode == 2, sweep.stderr
-    assert "minibatches.size=999: is more than collector.frames_per_batch=128" in output
-    (summary,) = (tmp_path / "sweep").rglob("summary.json")
-    assert summary.parent.name.startswith("ppo-pendulum-")
-    assert metrics(summary.parent) == metrics(run(*words))
+    sweep = typed("-m", "minibatches.size=32,64", *words, f"hydra.sweep.dir={tmp_path / 'sweep'}")
+    assert sweep.returncode == 0, sweep.stderr
+    first, second = sorted((tmp_path / "sweep").rglob("summary.json"))
+    assert second.parent.name == "ppo-pendulum-minibatches.size_64-seed3"
+    assert metrics(first.parent) != metrics(second.parent)
+    assert metrics(second.parent) == metrics(run(*words, "minibatches.size=64"))
+
+
+def test_a_sweep_with_a_wrong_member_starts_none(tmp_path):
+    words = ["env=pendulum", "algo=ppo", *FAST, f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    sweep = typed("-m", "minibatches.size=999,64", *words)
+    assert sweep.returncode == 2
+    assert "minibatches.size=999: is more than collector.frames_per_batch=128" in sweep.stderr
+    assert not (tmp_path / "sweep").exists()
 
 
 @pytest.mark.parametrize(

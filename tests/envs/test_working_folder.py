@@ -9,10 +9,9 @@ import yaml
 from hydrl.config import CONFIGS
 from tests.conftest import SMALL_PPO, start
 
-FILES = [yaml.safe_load(file.read_text()) for file in (CONFIGS / "env").glob("*.yaml")]
-IDS = sorted(
-    {id for file in FILES if "/" not in (id := str((file.get("env") or {}).get("id"))) and "-v" in id}
-)
+OPTIONS = [yaml.safe_load(file.read_text()).get("env") or {} for file in (CONFIGS / "env").glob("*.yaml")]
+GYMNASIUM = [option for option in OPTIONS if "make" not in option]  # other families make their own
+IDS = sorted({id for option in GYMNASIUM if "/" not in (id := str(option.get("id"))) and "-v" in id})
 MAKE = """
 import sys
 from functools import partial

@@ -23,7 +23,7 @@ def listed(section: str) -> dict[str, re.Pattern[str]]:
 def pattern(name: str) -> re.Pattern[str]:
     """The paths that a name on the page stands for."""
     text = re.escape(name).replace("…", ".*")
-    text = re.sub(r"MEMBER|ENV", "[^/]+", text)
+    text = re.sub(r"MEMBER|ENV|FRAMES|CHECKPOINT", "[^/]+", text)
     return re.compile(f"{text}.*" if name.endswith("/") else text)
 
 
@@ -49,23 +49,24 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_files_of_a_run_and_a_sweep(swept: Path):
-    assert_listed("A sweep", swept)
+    assert_listed("A sweep", swept, ".submitit/…")
     (run,) = (path for path in swept.iterdir() if path.is_dir())
-    elsewhere = ["checkpoints/frames-….pt", "videos/….mp4", "wandb/…", "video-….mp4"]
+    elsewhere = ["replay/…", "checkpoints/frames-….pt", "videos/FRAMES.mp4", "wandb/…"]
+    elsewhere += ["video-CHECKPOINT.mp4"]
     assert_listed("A run", run, *elsewhere)
 
 
 def test_files_of_a_report(swept: Path, tmp_path: Path):
     pytest.importorskip("scipy")
     assert typed(str(swept), f"out={tmp_path / 'report'}", script="scripts/report.py").returncode == 0
-    assert_listed("A report", tmp_path / "report")
+    assert_listed("A report", tmp_path / "report", "front-ENV.png")
 
 
 def test_files_of_a_dataset(swept: Path, tmp_path: Path):
     (run,) = (path for path in swept.iterdir() if path.is_dir())
     out = tmp_path / "dataset"
     assert typed(f"run={run}", f"out={out}", "frames=20", script="scripts/record.py").returncode == 0
-    assert_listed("A dataset", out, "data.h5")
+    assert_listed("A dataset", out, "data.h5", "returns.png")
 
 
 def test_files_that_have_names_in_the_source():

@@ -26,13 +26,16 @@ def check_members(configs: Iterable[DictConfig]) -> None:
     Raises:
         ConfigError: with the message of each wrong member; equal messages once.
     """
-    members, messages = list[Settings](), list[str]()
+    messages, pairs = list[str](), dict[str, Member]()
     for cfg in configs:
         try:
-            members.append(check_member(cfg))
+            settings = check_member(cfg)
         except UserError as error:
             messages.append(str(error))
-    pairs = {pair_of(settings): (settings.model_dump(), settings.shown) for settings in members}
+            continue
+        # What decides whether an algorithm can act in an environment.
+        pair = [settings.algo, settings.actor, settings.env, settings.transforms]
+        pairs[json.dumps(pair, default=str)] = settings.model_dump(), settings.shown
     if not messages and len(pairs) > 1:
         messages += check_envs_in_child([*pairs.values()])
     if messages:
@@ -51,11 +54,6 @@ def check_member(cfg: DictConfig) -> Settings:
         return check_values(cfg)
     finally:
         hydra.cfg = before
-
-
-def pair_of(settings: Settings) -> str:
-    """What decides whether an algorithm can act in an environment, as a text to compare."""
-    return json.dumps([settings.algo, settings.actor, settings.env, settings.transforms], default=str)
 
 
 def check_envs_in_child(members: Sequence[Member]) -> list[str]:

@@ -97,6 +97,6 @@ CASES = [
         make_vector=TogetherEnvs,
         package="vmas",
         num_envs=(1, 3, 64),
-        fast_num_envs=(64,),
+        fast_num_envs=(3,),
     )
 ]

@@ -230,8 +230,8 @@ def test_workers_start_their_environments_anew_and_the_learner_goes_on(run, caps
 
     def look(state, origin, load=hydrl.run.checkpoint.checkpointer.Checkpointer.load):
         load(state, origin)
-        seen["loss"] = deepcopy(state.parts["loss"].state_dict())
-        seen["optimizer"] = deepcopy(state.parts["optimizer"].state_dict())
+        seen["loss"] = deepcopy(state.components["loss"].state_dict())
+        seen["optimizer"] = deepcopy(state.components["optimizer"].state_dict())
         seen["normaliser"] = hydrl.envs.normalizer_state(state.env)
 
     with pytest.MonkeyPatch.context() as patch:
