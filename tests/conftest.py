@@ -234,7 +234,7 @@ draw_curves = hydrl.run.logging.run_logger.save_curves
 def _curves_drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """They take a seventh of a small run; what is typed, and test_curves.py, draws real ones."""
     picture = tmp_path_factory.mktemp("curves") / "curves.png"
-    draw_curves(MetricsFile(picture.with_suffix(".csv")), picture, title="none", solved_at=None)
+    draw_curves(MetricsFile(picture.with_suffix(".csv")), picture, title="none", solved_return=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             hydrl.run.logging.run_logger, "save_curves", lambda _, path, **__: shutil.copy(picture, path)

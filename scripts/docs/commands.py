@@ -85,7 +85,7 @@ def reason(command: str) -> str:
     return next((why for pattern, why in REASONS.items() if re.search(pattern, command)), "")
 
 
-def shortened(command: str) -> tuple[str, str]:
+def command_to_run(command: str) -> tuple[str, str]:
     """A command as it is run here, and how that is called."""
     if re.search(r"--help|--cfg", command):
         return command, "whole"
@@ -197,7 +197,7 @@ def run_all(pattern: str, folder: Path) -> Iterator[None]:
     for command in commands():
         if reason(command) or not re.search(pattern, command):
             continue
-        words, how = shortened(command)
+        words, how = command_to_run(command)
         began = time.monotonic()
         code = run(words, folder)
         seconds = f"{time.monotonic() - began:.0f}"

@@ -31,7 +31,7 @@ def test_due_is_the_crossing_of_a_multiple(before, frames, expected):
 
 @pytest.mark.parametrize("batch", [1, 7, 64, 100, 250])
 def test_something_due_every_hundred_frames_happens_once_a_hundred_or_once_a_batch(batch):
-    progress = Progress(batches=2_000 // batch, frames_per_batch=batch, solved_at=None)
+    progress = Progress(batches=2_000 // batch, frames_per_batch=batch, solved_return=None)
     times = 0
     while progress.batches_left:
         progress.collected(batch)
@@ -41,7 +41,7 @@ def test_something_due_every_hundred_frames_happens_once_a_hundred_or_once_a_bat
 
 
 def test_only_a_better_evaluation_is_the_best_and_solved_is_the_first_time_only():
-    progress = Progress(batches=9, frames_per_batch=10, solved_at=100.0)
+    progress = Progress(batches=9, frames_per_batch=10, solved_return=100.0)
     seen = []
     for mean in (50.0, 40.0, 100.0, 200.0):
         progress.collected(10)
@@ -61,7 +61,7 @@ def test_only_a_better_evaluation_is_the_best_and_solved_is_the_first_time_only(
 
 
 def test_what_fresh_episodes_refuse_is_not_the_best_and_what_they_confirm_may_be():
-    progress = Progress(batches=3, frames_per_batch=10, solved_at=100.0, stop_when_solved=True)
+    progress = Progress(batches=3, frames_per_batch=10, solved_return=100.0, stop_when_solved=True)
     seen, said = [], []
     for mean, fresh in ((120.0, 90.0), (80.0, None), (110.0, 105.0)):
         progress.collected(10)
@@ -75,18 +75,18 @@ def test_what_fresh_episodes_refuse_is_not_the_best_and_what_they_confirm_may_be
 
 
 def test_without_a_threshold_nothing_is_solved():
-    progress = Progress(batches=1, frames_per_batch=10, solved_at=None)
+    progress = Progress(batches=1, frames_per_batch=10, solved_return=None)
     progress.collected(10)
     progress.evaluated(evaluation(1e9), seconds=1.0)
     assert not progress.solved
 
 
 def test_a_resumed_run_counts_on():
-    progress = Progress(batches=4, frames_per_batch=10, solved_at=100.0)
+    progress = Progress(batches=4, frames_per_batch=10, solved_return=100.0)
     progress.collected(10)
     progress.learned(3)
     progress.evaluated(evaluation(120.0), seconds=5.0)
-    resumed = Progress(batches=4, frames_per_batch=10, solved_at=100.0)
+    resumed = Progress(batches=4, frames_per_batch=10, solved_return=100.0)
     resumed.load_state_dict(progress.state_dict())
     assert (resumed.frames, resumed.updates, resumed.batches_left) == (10, 3, 3)
     assert (resumed.solved, resumed.solved_at_seconds, resumed.evaluation.mean) == (True, 5.0, 120.0)
@@ -95,7 +95,7 @@ def test_a_resumed_run_counts_on():
 
 
 def test_a_resumed_run_takes_back_what_fresh_episodes_refuse_as_the_run_itself_would():
-    options = {"batches": 4, "frames_per_batch": 10, "solved_at": 100.0, "stop_when_solved": True}
+    options = {"batches": 4, "frames_per_batch": 10, "solved_return": 100.0, "stop_when_solved": True}
     progress = Progress(**options)
     for mean in (70.0, 120.0):
         progress.collected(10)
@@ -108,7 +108,7 @@ def test_a_resumed_run_takes_back_what_fresh_episodes_refuse_as_the_run_itself_w
 
 
 def test_an_evaluation_of_an_earlier_moment_counts_for_that_moment():
-    progress = Progress(9, 10, solved_at=100, stop_when_solved=True)
+    progress = Progress(9, 10, solved_return=100, stop_when_solved=True)
     progress.collected(10)
     progress.awaited = [10]
     assert progress.improved  # it may be, so it is saved

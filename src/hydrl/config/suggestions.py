@@ -61,11 +61,11 @@ def explain(
     return ConfigError(without_copies(lines, values))
 
 
-def key_of_error(path: list[str], values: Any) -> str:
+def key_of_error(location: list[str], values: Any) -> str:
     """The dotted key, without the union member or list index that pydantic adds."""
-    while path[1:] and not isinstance(find(values, ".".join(path[:-1])), Mapping):
-        path.pop()
-    key = ".".join(path)
+    while location[1:] and not isinstance(find(values, ".".join(location[:-1])), Mapping):
+        location.pop()
+    key = ".".join(location)
     if (
         key == "task" and isinstance(values.get("env"), Mapping) and key in values
     ):  # env=gym and env=custom take it from these

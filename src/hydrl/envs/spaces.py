@@ -142,10 +142,10 @@ def flatten_actions(env: gymnasium.Env) -> gymnasium.Env:
     if max(sizes, default=1) > 1:
         flat_space = MultiDiscrete(sizes) if len(sizes) > 1 else Discrete(sizes[0])
         return TransformAction(env, lambda action: unflatten_choices(actions, np.ravel(action)), flat_space)
-    boxes = (
+    leaves = (
         [subspace for _, (_, subspace) in leaf_spaces(actions)] if isinstance(actions, Dict | Tuple) else []
     )
-    if boxes and all(isinstance(box, Box) and box.dtype.kind == "f" for box in boxes):
+    if leaves and all(isinstance(leaf, Box) and leaf.dtype.kind == "f" for leaf in leaves):
         flat_box = flatten_space(actions)
         if has_room(flat_box.low, flat_box.high):
             return TransformAction(env, lambda action: unflatten(actions, action), flat_box)

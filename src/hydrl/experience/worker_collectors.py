@@ -95,7 +95,7 @@ def kill_new_processes(before: set[psutil.Process]) -> None:
 
     All are suspended first, so that none starts others that would be left behind.
     """
-    stopped = set[psutil.Process]()
+    suspended = set[psutil.Process]()
     known = before
     while new := child_processes() - known:
         known = known | new
@@ -103,8 +103,8 @@ def kill_new_processes(before: set[psutil.Process]) -> None:
             with suppress(psutil.NoSuchProcess):
                 if "resource_tracker" not in str(process.cmdline()):
                     process.suspend()
-                    stopped.add(process)
-    for process in stopped:
+                    suspended.add(process)
+    for process in suspended:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 

@@ -335,9 +335,9 @@ class Search:
                 pyplot.close()
         header = f"# @package _global_\n# {self.format_value(best_trial)} by {self.command(best_trial)}\n"
         params = OmegaConf.from_dotlist([override.lstrip("+") for override in self.as_overrides(best_trial)])
-        experiment = self.out / "experiment.yaml"
-        experiment.write_text(header + OmegaConf.to_yaml(params), encoding="utf-8")
-        return [experiment, *files]
+        experiment_file = self.out / "experiment.yaml"
+        experiment_file.write_text(header + OmegaConf.to_yaml(params), encoding="utf-8")
+        return [experiment_file, *files]
 
 
 def difference(others: Sequence[str], overrides: Sequence[str]) -> str:

@@ -87,7 +87,7 @@ class Metrics:
             "episodes": [(len(episodes), episodes.to_dict()) for episodes in self.episodes],
             "losses": [losses.to_dict() for losses in self.losses],
             "before": {
-                name: [losses.to_dict() for losses in came] for name, came in self.extra_losses.items()
+                learner: [losses.to_dict() for losses in rows] for learner, rows in self.extra_losses.items()
             },
             "steps": [steps.to_dict() for steps in self.steps],
             "values": dict(self.values),
@@ -98,7 +98,9 @@ class Metrics:
         self.episodes = [TensorDict(episodes, batch_size=[count]) for count, episodes in state["episodes"]]
         self.losses = [TensorDict(losses) for losses in state["losses"]]
         before = state.get("before", {})  # in those of older runs neither this is nor the next
-        self.extra_losses = {name: [TensorDict(losses) for losses in came] for name, came in before.items()}
+        self.extra_losses = {
+            learner: [TensorDict(losses) for losses in rows] for learner, rows in before.items()
+        }
         self.steps = [TensorDict(steps) for steps in state.get("steps", [])]
         self.values = dict(state["values"])
 

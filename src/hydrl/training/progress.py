@@ -16,7 +16,7 @@ class Progress:
     Args:
         batches: of the whole run.
         frames_per_batch: of the collector.
-        solved_at: mean return that counts as solved; ``None`` where there is none.
+        solved_return: mean return that counts as solved; ``None`` where there is none.
         stop_when_solved: whether the run ends once it has.
 
     Attributes:
@@ -35,10 +35,10 @@ class Progress:
     """
 
     def __init__(
-        self, batches: int, frames_per_batch: int, solved_at: float | None, stop_when_solved: bool = False
+        self, batches: int, frames_per_batch: int, solved_return: float | None, stop_when_solved: bool = False
     ) -> None:
         self.batches, self.frames_per_batch = batches, frames_per_batch
-        self.solved_at, self.stop_when_solved = solved_at, stop_when_solved
+        self.solved_return, self.stop_when_solved = solved_return, stop_when_solved
         self.frames = self.before = self.updates = 0
         self.evaluation: Evaluation | None = None
         self.evaluated_at: int | None = None
@@ -136,13 +136,13 @@ class Progress:
         solved = self.reaches_threshold(fresh)
         if not solved and self.batches_left:
             episodes = len(fresh.returns)
-            mean, threshold = f"{fresh.mean:,.1f}", f"{self.solved_at:,g}"
+            mean, threshold = f"{fresh.mean:,.1f}", f"{self.solved_return:,g}"
             say(f"not solved: {episodes} fresh episodes returned {mean}; the threshold is {threshold}")
         return solved
 
     def reaches_threshold(self, evaluation: Evaluation) -> bool:
         """Whether a mean return counts as solved; never, where no threshold is set."""
-        return self.solved_at is not None and evaluation.mean >= self.solved_at
+        return self.solved_return is not None and evaluation.mean >= self.solved_return
 
     def state_dict(self) -> dict[str, Any]:
         """Counters and the last evaluation, as plain data."""

@@ -28,7 +28,7 @@ def open_record(folder) -> RunLogger:
     chosen = settings("env=cartpole", "~tuned", "eval.reward_threshold=100", "resume=auto", run_dir=folder)
     info = RunInfo(**chosen.identity)
     metrics = Metrics(LEARNERS, None)
-    return RunLogger(folder, {}, info, Progress(9, 10, solved_at=100), metrics, Clock())
+    return RunLogger(folder, {}, info, Progress(9, 10, solved_return=100), metrics, Clock())
 
 
 def take(record: RunLogger, returned: float, *losses: float) -> None:
@@ -93,7 +93,7 @@ def test_episodes_that_an_evaluation_cut_are_told_once_and_stand_in_row_summary_
         "eval.max_steps=10_000 lets them continue"
     )
     assert capsys.readouterr().out.splitlines().count(line) == 1
-    again = Progress(9, 10, solved_at=None)
+    again = Progress(9, 10, solved_return=None)
     again.load_state_dict(record.progress.state_dict())
     assert again.evaluation.cut_episodes == 2
 

@@ -18,7 +18,7 @@ def save_curves(
     path: Path,
     *,
     title: str,
-    solved_at: float | None,
+    solved_return: float | None,
     frames_are: str = "environment frames",
     training: str = "training (exploring)",
     final: tuple[int, float, float] | None = None,
@@ -31,7 +31,7 @@ def save_curves(
         metrics: the rows of ``metrics.csv``.
         path: of the PNG file.
         title: above the curves.
-        solved_at: return of the dashed line; ``None`` draws none.
+        solved_return: return of the dashed line; ``None`` draws none.
         frames_are, training: labels of the frames and of the training returns.
         final: frames, mean and standard deviation of the final evaluation.
         followed: metrics of Gymnasium's ``info``; each has a panel of its own.
@@ -49,8 +49,8 @@ def save_curves(
         axes.errorbar(*final, fmt="D", color="#009E73", capsize=3, label="final evaluation")
     if not axes.has_data():
         axes.text(0.5, 0.5, "no episode ended, none was evaluated", transform=axes.transAxes, ha="center")
-    if solved_at is not None:
-        axes.axhline(solved_at, color="#666666", linestyle="--", label=f"solved at {solved_at:,g}")
+    if solved_return is not None:
+        axes.axhline(solved_return, color="#666666", linestyle="--", label=f"solved at {solved_return:,g}")
     for panel, name in zip(below, panels, strict=True):
         draw_followed(panel, metrics, name, (ends or {}).get(f"eval/{name}"))
     axes.set(title=title, ylabel="return of an episode")

@@ -281,7 +281,7 @@ class RunLogger:
             self.file,
             self.directory / "curves.png",
             title=self.info.title,
-            solved_at=self.progress.solved_at,
+            solved_return=self.progress.solved_return,
             final=(frames, final.mean, final.std) if final else None,
             followed=followed,
             ends={name: (frames, value) for name, value in (final.info_means() if final else {}).items()},
