@@ -81,8 +81,9 @@ def build(settings: Settings, point: ResumePoint | None) -> RunComponents:
     collect = partial(collector, env, make_run_env, policy, seed=seed, device=device)
     cap, play = settings.eval.max_steps, family.evaluate
     evaluate = PolicyEvaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=cap, play=play)
-    learned = networks, exploration, buffer, learners, schedule, metrics
-    return RunComponents(info, env, *learned, make_run_env, collect, evaluate)
+    return RunComponents(
+        info, env, networks, exploration, buffer, learners, schedule, metrics, make_run_env, collect, evaluate
+    )
 
 
 def train(settings: Settings, point: ResumePoint | None = None, session: Session | None = None) -> None:

@@ -179,6 +179,20 @@ def killed(run: Path, folder: Path) -> int:
     return checkpoint.frames_of(before)
 
 
+def whole_and_resumed(run: Any, words: list[str], batches: list[Any], place: Path) -> tuple[Path, Path]:
+    """Folders of a run of four batches and of the same, killed after two and resumed, which ends alike."""
+    whole = run(*words, folder="whole")
+    unbroken = batches.copy()
+    assert len(set(unbroken)) == 4
+    batches.clear()
+    assert killed(whole, place / "halves") == 128
+    halves = run(*words, "resume=auto", folder="halves")
+    assert batches == unbroken[2:]
+    for component in ("loss", "optimizer", "collector"):
+        assert digest(saved(halves, component)) == digest(saved(whole, component)), component
+    return whole, halves
+
+
 def digest(value: Any) -> str:
     """SHA-256 over nested containers of tensors, dictionaries in the order of their keys."""
     total = hashlib.sha256()

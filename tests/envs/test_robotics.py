@@ -22,7 +22,7 @@ from hydrl.envs import gymnasium_env, make_env, robotics
 from hydrl.envs.gymnasium import find_success_keys, make_wrapped_env
 from hydrl.errors import UserError
 from hydrl.run.checkpoint.env_state.capture import capture, restore
-from tests.conftest import SMALL, digest, killed, saved, settings
+from tests.conftest import SMALL, digest, saved, settings, whole_and_resumed
 
 needs_robotics = pytest.mark.skipif(
     not find_spec("gymnasium_robotics"), reason="needs pip install 'hydrl[robotics]'"
@@ -101,16 +101,10 @@ def test_an_episode_continues_in_another_environment_and_repeats_by_its_seed(id,
 def test_a_run_resumes_exactly_and_logs_success(run, batches, capsys, tmp_path):
     words = [*SMALL, "algo=ddpg", "env=fetch_reach", "collector.num_envs=2", "critic.num_cells=[16]"]
     words += ["minibatches.updates=1", "minibatches.warmup_frames=64", "collector.init_random_frames=64"]
-    whole = run(*words, f"eval.video={find_library('EGL') is not None}", folder="whole")
-    unbroken = batches.copy()
-    assert len(set(unbroken)) == 4
-    batches.clear()
-    assert killed(whole, tmp_path / "halves") == 128
-    halves = run(*words, "resume=auto", folder="halves")
+    words += [f"eval.video={find_library('EGL') is not None}"]
+    whole, halves = whole_and_resumed(run, words, batches, tmp_path)
     assert "everything continues exactly" in " ".join(capsys.readouterr().out.split())
-    assert batches == unbroken[2:]
-    for part in ("loss", "optimizer", "buffer", "collector"):
-        assert digest(saved(halves, part)) == digest(saved(whole, part)), part
+    assert digest(saved(halves, "buffer")) == digest(saved(whole, "buffer"))
     assert 0 <= json.loads((whole / "summary.json").read_text())["eval/is_success"] <= 1
     if find_library("EGL"):
         assert (whole / "videos" / "final.mp4").stat().st_size > 1_000

@@ -20,11 +20,9 @@ from hydrl.config.overrides import chosen_options, key_of, typed_words
 from hydrl.config.schema import NETWORKS, RULES
 from hydrl.config.signatures import accepted_parameters
 from hydrl.config.tree import find, option_names, options_with_key, paths, show
+from hydrl.env_ids import find_option
 from hydrl.errors import ConfigError
 
-# The option of env for ids that begin so.
-ROBOTICS = re.compile("Fetch(Reach|Push|Slide|Pick)|Hand(Reach|Man)|(Point|Ant)Maze_|AdroitHand|FrankaKit")
-FAMILIES = {"ALE": "atari", "MinAtar": "minatar", "MiniGrid": "minigrid", "BabyAI": "minigrid"}
 REQUIRED_GROUPS = ("algo", "env", "loss", "collector", "optim")
 NULLS = ("None", "NONE", "Null", "false", "False")
 
@@ -369,8 +367,7 @@ def option_advice(group: str, option: str, offered: Sequence[str], values: Mappi
 
 def env_words(id: str) -> list[str]:
     """What to type for an id of an environment: the options that have it, and the one that takes any."""
-    family = "robotics" if ROBOTICS.match(id) else FAMILIES.get(re.split("[/-]", id)[0], "gym")
-    return [*options_with_key("env.id", id), f"env={family} env.id={id}"]
+    return [*options_with_key("env.id", id), f"env={find_option(id) or 'gym'} env.id={id}"]
 
 
 def gymnasium_id(name: str) -> str | None:

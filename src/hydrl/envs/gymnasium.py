@@ -19,6 +19,7 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.data import MultiCategorical
 from torchrl.envs import EnvBase, GymWrapper
 
+from hydrl.env_ids import find_option
 from hydrl.envs.action_masks import MaskReader, MaskSetting, MaskTracker, find_mask_source, track_mask
 from hydrl.envs.checked_env import copy_kwargs, is_env_error, seed_spaces, wrapper_chain
 from hydrl.envs.episode_info import SUCCESS, EpisodeInfo, InfoReader, is_number
@@ -29,9 +30,6 @@ from hydrl.library_setup import warn_once
 
 PROBE_STEPS = 200  # steps in which an environment is probed for success flags
 PROBED: dict[tuple[Any, ...], "ProbeResult"] = {}
-FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # options of env by the beginning of ids
-FAMILIES |= {"MiniGrid": "minigrid", "BabyAI": "minigrid"}
-ROBOTICS = re.compile("Fetch(Reach|Push|Slide|Pick)|Hand(Reach|Man)|(Point|Ant)Maze_|AdroitHand|FrankaKit")
 Wrappers = Mapping[str, partial[gymnasium.Env]]
 MakeGymEnv = Callable[..., gymnasium.Env]
 W = TypeVar("W", bound=gymnasium.Wrapper)
@@ -70,13 +68,12 @@ def gymnasium_env(
         make: makes the environment from its ``id`` and ``kwargs`` in place of ``gymnasium.make``.
         action_mask: the entry of the observation or of ``info`` that holds the action mask; ``None``: one
             named ``action_mask``, or the method ``action_masks``, if there is one. ``False`` ignores masks.
-        weights: of an environment with several objectives, one for each; the reward is the weighted sum of
-            the vector that the environment, in its wrappers, returns.
+        weights: of several objectives; the reward is their weighted sum, above the wrappers.
         **kwargs: passed to the environment, each a copy of its own.
 
     Raises:
-        UserError: for an unknown id, a missing package, a keyword or wrapper that does not fit, weights
-            that do not, or spaces that no algorithm here learns in.
+        UserError: for an unknown id, a missing package, a keyword, wrapper or weights that do not fit, or
+            spaces that no algorithm here learns in.
         Exception: whatever the environment's own code raises.
     """
     maker = make
@@ -160,12 +157,6 @@ def explain_make_errors(id: str, maker: MakeGymEnv | None) -> Iterator[None]:
         raise UserError(
             f"env.id={id}: Gymnasium-Robotics fails with this MuJoCo. Write env=robotics env.id={name}."
         ) from error
-
-
-def find_option(id: str) -> str | None:
-    """The option of ``env`` with the preprocessing of an environment, such as ``atari``, if there is one."""
-    name = id.rpartition(":")[2]
-    return "robotics" if ROBOTICS.match(name) else FAMILIES.get(re.split("[/-]", name)[0])
 
 
 def explain_make_error(error: Exception, id: str) -> str:
