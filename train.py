@@ -95,19 +95,19 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     from hydrl.run.logging.run_logger import RunLogger
     from hydrl.run.process import Stop
     from hydrl.run.video import EpisodeVideo
-    from hydrl.training import Clock, Progress, SeedStream, anneal, learn, timed, train_mode
+    from hydrl.training import Clock, Progress, anneal, learn, train_mode
 
-    session, score, keep = session or Session(), settings.eval, settings.keep_checkpoints
+    session, score, keep = session or Session.of_job(), settings.eval, settings.keep_checkpoints
     clock, run, run_dir = Clock(session.began), build(settings, point), Path(settings.run_dir)
     progress = Progress(settings.batches, settings.frames_per_batch, *settings.goal)
-    evaluate, metrics = run.evaluate, run.metrics
-    evaluate_final = partial(evaluate, episodes=score.final_episodes, seed_stream=SeedStream.FINAL)
-    video = EpisodeVideo(evaluate, run_dir, progress, score.video_every_frames if score.video else None)
+    evaluate, metrics, episodes = run.evaluate, run.metrics, (score.episodes, score.final_episodes)
+    video_every = score.video_every_frames if score.video else None
+    video = EpisodeVideo(evaluate, run_dir, progress, clock, video_every)
     with (
         Stop(session.stop_requested) as stop,
         shut_down_after(run.collect(stop=stop.check)) as collector,
         closing(RunLogger(run_dir, settings.logger_builders, run.info, progress, metrics, clock)) as logger,
-        closing(EvalSchedule(evaluate, progress, clock, score.every_frames, score.episodes)) as evaluations,
+        closing(EvalSchedule(evaluate, progress, clock, score.every_frames, *episodes)) as evaluations,
     ):
         components = run.with_state | {"collector": collector, "looks": evaluations, "record": logger}
         components |= {"progress": progress, "metrics": metrics, "clock": clock}
@@ -117,13 +117,13 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
         with checkpoints.saved_on_interrupt(logger.finish), stop.as_interrupt():
             checkpoints.load(point)
             evaluations.join(stop.check)
-            batches = timed(collector)
-            while not progress.confirmed(evaluate_final, logger.say) and progress.batches_left:
+            batches = clock.timed(collector)
+            while not progress.confirmed(evaluations.evaluate_final, logger.say) and progress.batches_left:
                 checkpoints.maybe_save(settings.checkpoint_every_frames)
                 batch = next(batches)
                 progress.collected(batch.numel())
                 with train_mode(run.networks.values()):
-                    *extra_losses, losses = learn(run.learners, batch)
+                    *extra_losses, losses = learn(run.learners, batch, clock)
                 progress.learned(len(losses))
                 metrics.learned(batch, losses, *extra_losses)
                 anneal(run.schedule, run.exploration, batch.numel())
@@ -135,7 +135,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
                 stop.check()
             checkpoints.save()
             video.record_final_policy(stop.check, logger.say, logger.show)
-            logger.finish(evaluate_final(progress.frames))
+            logger.finish(evaluations.evaluate_final(progress.frames))
 
 
 if __name__ == "__main__":

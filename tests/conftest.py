@@ -36,6 +36,7 @@ from hydrl.config import CONFIGS, command_line
 from hydrl.config.overrides import key_of
 from hydrl.config.settings import Settings, load, needs_dataset
 from hydrl.config.tuned import compose_run as composed_anew
+from hydrl.errors import warnings_of_one_run
 from hydrl.losses.build import make_loss
 from hydrl.run import process
 from hydrl.run.checkpoint import archive as checkpoint
@@ -234,6 +235,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     atexit.register(gc.unfreeze)  # some libraries tell at the end of what was not collected
     gc.set_threshold(20_000)
+
+
+@pytest.fixture(autouse=True)
+def _own_warnings() -> Iterator[None]:
+    with warnings_of_one_run():
+        yield
 
 
 @pytest.fixture(autouse=True)

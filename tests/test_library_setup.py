@@ -3,6 +3,7 @@ import sys
 import pytest
 
 from hydrl import library_setup
+from hydrl.errors import warn_once
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -19,7 +20,7 @@ def test_a_missing_pandas_is_remembered_and_one_that_is_there_is_left_alone(monk
 
 def test_a_line_is_told_once(capsys):
     for text in ("of one", "of one", "of another"):
-        library_setup.warn_once(text)
+        warn_once(text)
     assert capsys.readouterr().err == "warning: of one\nwarning: of another\n"
 
 

@@ -13,11 +13,10 @@ import pytest
 import yaml
 from rich.console import Console
 
-from hydrl import library_setup
 from hydrl.api import runs as python_runs
 from hydrl.config.command_line import print_error
 from hydrl.datasets import summary as overview
-from hydrl.errors import printable
+from hydrl.errors import printable, warn_once
 from hydrl.experiments import report as pages
 from hydrl.experiments import runs, sweep
 from hydrl.run.checkpoint import archive as checkpoint
@@ -81,7 +80,7 @@ def passed_over(name: str, place: Path) -> None:
     archive.write_text(name.encode("utf-8", "replace").decode())
     assert not [*checkpoint.readable([archive])]
     print_error(name)
-    library_setup.warn_once(f"{name} {place}")
+    warn_once(f"{name} {place}")
     console.say(name)
 
 

@@ -1,8 +1,15 @@
 """Errors with one message and an exit code instead of a traceback, and printing text of unknown origin."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import TextIO
+
+# Warnings printed by the present run; outside of runs, by the process.
+PRINTED: ContextVar[set[str]] = ContextVar("printed warnings", default=set())  # noqa: B039
 
 
 def printable(text: str) -> str:
@@ -18,6 +25,24 @@ def printable_lines(text: str) -> str:
 def print_lines(text: str, file: TextIO | None = None) -> None:
     """Prints lines without control characters."""
     print(printable_lines(text), file=file, flush=True)
+
+
+@contextmanager
+def warnings_of_one_run() -> Iterator[None]:
+    """Context manager in which :func:`warn_once` prints each text once."""
+    outer = PRINTED.set(set())
+    try:
+        yield
+    finally:
+        PRINTED.reset(outer)
+
+
+def warn_once(text: str) -> None:
+    """Prints a warning once a run, and never in a worker process, as its run has printed it."""
+    printed = PRINTED.get()
+    if text not in printed and parent_process() is None:
+        printed.add(text)
+        print_lines(f"warning: {text}", sys.stderr)
 
 
 class UserError(ValueError):

@@ -4,22 +4,11 @@ import logging
 import random
 import sys
 import warnings
-from functools import cache
 from importlib.util import find_spec
-from multiprocessing import parent_process
 
 import mujoco
 import numpy as np
 import torch
-
-from hydrl.errors import print_lines
-
-
-@cache
-def warn_once(text: str) -> None:
-    """Prints a warning once a run, and never in a worker process, as its run has printed it."""
-    if parent_process() is None:
-        print_lines(f"warning: {text}", sys.stderr)
 
 
 def seed_generators(seed: int) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from hydrl import library_setup
 from hydrl.errors import UserError
 from tests.conftest import saved, settings
 
@@ -100,7 +99,6 @@ def test_rewards_that_were_scaled_are_in_the_tasks_unit_again(replay_runs, run, 
 
 
 def test_rewards_that_were_clipped_are_said_to_be(replay_runs, run, capsys, monkeypatch):
-    library_setup.warn_once.cache_clear()
     data = replay_runs(*SAC, *scaled("RewardClipping", "clamp_min=-1.0", "clamp_max=1.0"))
     run(*IQL, f"data.path={data}")
     message = f"data.path={data}: rewards include transforms.reward_scaling of that run"
@@ -346,7 +344,6 @@ def test_a_checkpoint_from_before_digests_goes_on_and_says_that_it_has_none(
     monkeypatch.setattr(hydrl.run.checkpoint.archive, "save", save_as_before)
     run(*words)
     monkeypatch.undo()
-    library_setup.warn_once.cache_clear()
     run(*words, "total_frames=1_024", "resume=auto")
     printed = capsys.readouterr().err
     assert printed.count("does not record the rows of data.path") == 1

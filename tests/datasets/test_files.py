@@ -9,7 +9,7 @@ import pytest
 import torch
 from torchrl.data import LazyTensorStorage, ReplayBuffer
 
-from hydrl import envs, library_setup
+from hydrl import envs
 from hydrl.datasets import convert, files, summary
 from hydrl.errors import UserError
 from hydrl.training.metrics import Metrics
@@ -118,7 +118,6 @@ def test_rows_know_what_their_whole_episode_returns(after, pendulum):
 
 
 def test_what_a_task_does_not_show_is_said_to_be_left_out(pendulum, capsys, monkeypatch):
-    library_setup.warn_once.cache_clear()
     observations = {"observations": None, "observations/observation": np.zeros((7, 3))}
     columns = files.transitions(small(**observations, **{"observations/action_mask": np.ones((7, 5), bool)}))
     assert convert.to_env_rows(columns, pendulum, "FILE").get("action_mask", None) is None

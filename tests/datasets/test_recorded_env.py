@@ -6,7 +6,6 @@ from secrets import token_hex
 import numpy as np
 import pytest
 
-from hydrl import library_setup
 from hydrl.datasets.recorded_env import compare_envs, without_training_wrappers
 from tests.conftest import settings, typed
 
@@ -30,7 +29,6 @@ def wrapped(tmp_path_factory):
 
 
 def warning_of(run, capsys, monkeypatch, *words):
-    library_setup.warn_once.cache_clear()
     capsys.readouterr()
     run("algo=bc", *SMALL, *words, folder=token_hex(4))
     return capsys.readouterr().err

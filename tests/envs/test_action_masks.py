@@ -14,7 +14,6 @@ from torchrl.data import Binary, Composite, OneHot, Unbounded
 from torchrl.envs import EnvBase, ObservationNorm
 from torchrl.envs.utils import check_env_specs
 
-from hydrl import library_setup
 from hydrl.envs import gymnasium_env, init_normalizers, make_env
 from hydrl.errors import UserError
 from hydrl.run.checkpoint.env_state.verify import play
@@ -27,11 +26,6 @@ PLACES = ["info", "entry", "method"]
 def env_of(says: str = "info", num_envs: int = 1, transforms=(), **words):
     make = partial(gymnasium_env, id="tests.fakes.masked_envs:Allows-v0", says=says, **words)
     return make_env(make, transforms, num_envs=num_envs, seed=0)
-
-
-@pytest.fixture(autouse=True)
-def _untold(monkeypatch):
-    library_setup.warn_once.cache_clear()
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])

@@ -12,7 +12,6 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torchrl.envs import GymWrapper
 
-from hydrl import library_setup
 from hydrl.envs import atari, make_env
 from hydrl.envs.atari import EpisodicLife
 from hydrl.envs.gymnasium import for_evaluation, gymnasium_env, make_wrapped_env
@@ -267,7 +266,6 @@ def test_frames_are_never_skipped_twice():
 
 @needs_atari
 def test_a_game_as_it_comes_is_told_with_what_it_is_by_the_protocol(capsys, monkeypatch):
-    library_setup.warn_once.cache_clear()
     for _ in range(2):
         gymnasium_env("ALE/Pong-v5").close()
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]

@@ -13,7 +13,7 @@ from torchrl.data import Binary
 
 import hydrl
 import hydrl.training.metrics
-from hydrl import envs, library_setup
+from hydrl import envs
 from hydrl.config import CONFIGS
 from hydrl.config.tree import option_names
 from hydrl.envs import gymnasium_env, make_env
@@ -225,7 +225,6 @@ TOLD = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", TOLD)
 def test_what_may_be_meant_is_told_once(what, capsys, monkeypatch):
-    library_setup.warn_once.cache_clear()
     for num_envs in (2, 1):
         env = make_env(partial(ODD, what=what), [], num_envs=num_envs, seed=0)
         env.rollout(12, break_when_any_done=False)
@@ -241,7 +240,6 @@ def test_a_mask_of_actions_that_are_no_choice_is_told(capsys, monkeypatch):
             super().__init__(device)
             self.observation_spec["action_mask"] = Binary(3, (3,))
 
-    library_setup.warn_once.cache_clear()
     make_env(Masked, [])
     told = capsys.readouterr().err
     assert (

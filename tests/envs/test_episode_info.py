@@ -16,7 +16,6 @@ from hydrl.envs import gymnasium as tasks
 from hydrl.envs import make_env
 from hydrl.errors import UserError
 from hydrl.experiments import search_space
-from hydrl.library_setup import warn_once
 from hydrl.run.run_folder import summary
 from hydrl.training.evaluator import play_episodes
 from tests.conftest import SMALL, SMALL_PPO, digest, killed, logged, saved, settings, typed
@@ -117,7 +116,6 @@ def test_a_trial_draws_from_nothing_of_the_run(monkeypatch):
 def test_success_told_of_too_late_to_be_found_is_said(monkeypatch, capsys):
     monkeypatch.setattr(tasks, "PROBED", {})
     monkeypatch.setattr(tasks, "PROBE_STEPS", 3)
-    warn_once.cache_clear()
     env = made("+env.at_end=true")
     env.rollout(LENGTH)
     assert (

@@ -19,7 +19,6 @@ from hydrl.envs.gymnasium import make_wrapped_env
 from hydrl.envs.spaces import adapt_spaces
 from hydrl.envs.time_limits import episode_limit
 from hydrl.errors import UserError
-from hydrl.library_setup import warn_once
 from hydrl.networks.encoders import encoder
 from hydrl.run.checkpoint.env_state.capture import capture, restore
 from tests.conftest import SMALL_PPO, settings
@@ -145,7 +144,6 @@ def test_an_evaluation_knows_the_time_limit(id, overrides, limit):
     ],
 )
 def test_a_mission_that_differs_and_is_not_observed_is_warned_of_once(id, overrides, is_warned, capsys):
-    warn_once.cache_clear()
     env = make_wrapped_env(**keywords(id, *overrides))
     for seed in range(8):
         env.reset(seed=seed)
@@ -180,7 +178,6 @@ def test_a_word_that_nobody_knows_and_a_long_mission_are_one_line(capsys):
         UserError, match=r"^env.mission=words: env.id=My-v0: the word frobnicate of its mission"
     ):
         minigrid.encode_mission("frobnicate the ball", "env.id=My-v0")
-    warn_once.cache_clear()
     assert (minigrid.encode_mission("go to " * 30, "env.id=My-v0") > 0).all()
     expected = "warning: env.id=My-v0: a mission of 60 words is cut to its first 50.\n"
     assert capsys.readouterr().err == expected

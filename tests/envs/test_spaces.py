@@ -6,7 +6,6 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
-from hydrl import library_setup
 from hydrl.envs import gymnasium_env, make_env, spaces
 from hydrl.errors import UserError
 from hydrl.specs import observation_keys
@@ -57,7 +56,6 @@ def test_a_picture_of_numbers_keeps_its_bounds_in_a_space_of_its_own():
     ],
 )
 def test_stacked_pictures_that_are_read_as_a_vector_are_told(shape, kind, told, capsys):
-    library_setup.warn_once.cache_clear()
     shown_by(Box(0, 255, shape, kind), np.zeros(shape, kind))
     assert ("stacked images that are not uint8" in capsys.readouterr().err) is told
 

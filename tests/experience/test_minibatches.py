@@ -10,7 +10,7 @@ from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from torchrl.envs import ExplorationType, StepCounter, set_exploration_type
 from torchrl.objectives import A2CLoss, ClipPPOLoss, DQNLoss
 
-from hydrl import envs, library_setup
+from hydrl import envs
 from hydrl.envs import gymnasium_env
 from hydrl.errors import UserError
 from hydrl.experience.minibatches import Epochs, Replay, SupportCheck
@@ -454,7 +454,6 @@ def paid(rewards, ends):
 
 
 def test_a_return_outside_the_support_is_said_once(monkeypatch, capsys):
-    library_setup.warn_once.cache_clear()
     check = SupportCheck(torch.linspace(-2.0, 2.0, 5), gamma=0.5)
     check(paid([[1.0, 1.0], [-1.0, -1.0]], [[0, 0], [0, 1]]))  # 1.5 goes on, -1.5 has ended
     check(paid([[1.0, 1.0], [-1.0, -1.0]], [[0, 0], [0, 0]]))  # 1.875 and a new -1.5
@@ -468,7 +467,6 @@ def test_a_return_outside_the_support_is_said_once(monkeypatch, capsys):
 
 
 def test_c51_is_told_of_the_returns_of_its_environment(run, monkeypatch, capsys):
-    library_setup.warn_once.cache_clear()
     words = [*SMALL, "algo=dqn", "env=cartpole", "loss=c51", "actor=distributional", "total_frames=128"]
     run(*words, "actor.v_max=200", folder="wide")
     assert "actor.v_max" not in capsys.readouterr().err

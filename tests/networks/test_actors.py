@@ -10,7 +10,7 @@ from torchrl.data import Bounded
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration_type
 
-from hydrl import envs, library_setup
+from hydrl import envs
 from hydrl.config import CONFIGS
 from hydrl.errors import UserError
 from hydrl.networks import actors, critics, heads, materialise
@@ -78,7 +78,6 @@ def test_bounds_between_which_float32_loses_the_probability_of_an_action_are_tol
     low, high, told, monkeypatch, capsys
 ):
     """An update's probability of a stored action is, before the first step, that of when it was drawn."""
-    library_setup.warn_once.cache_clear()
     monkeypatch.setitem(ACTIONS, "continuous", lambda: Bounded(low, high, shape=(1,)))
     actor = build("independent", toy("continuous"), init="orthogonal", scale_init=0.6)
     with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):

@@ -12,7 +12,6 @@ from torch import nn
 from torchrl.envs import CatFrames, EnvBase
 from torchrl.objectives import A2CLoss, ClipPPOLoss
 
-from hydrl import library_setup
 from hydrl.envs import gymnasium_env, make_env
 from hydrl.errors import UserError
 from hydrl.experience.minibatches import estimate_advantages
@@ -161,7 +160,6 @@ def test_each_channel_is_scaled_by_its_own_bounds_and_one_without_is_left():
     ],
 )
 def test_a_picture_without_bounds_is_read_as_it_is_and_a_line_says_so(kind, low, high, capsys):
-    library_setup.warn_once.cache_clear()
     env = any_picture(kind, low, high)
     seen = env.reset()
     assert torch.equal(of_bytes(env)(seen)["features"], flat(seen))

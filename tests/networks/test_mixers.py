@@ -12,7 +12,6 @@ from torchrl.envs import StepCounter
 from hydrl import envs, specs
 from hydrl.errors import UserError
 from hydrl.experience.multi_agent import fill_loss_keys
-from hydrl.library_setup import warn_once
 from hydrl.networks import mixers, multi_agent
 from tests.conftest import SMALL, loss_of, settings
 from tests.fakes.envs import CountingTeam
@@ -187,7 +186,6 @@ def test_targets_are_of_all_agents_together_or_of_each_and_a_time_limit_bootstra
 
 
 def test_each_agent_s_end_is_that_of_all_and_their_reward_the_mean_of_their_own(capsys, monkeypatch):
-    warn_once.cache_clear()
     env = team(short=2, long=2)
     rows = env.rollout(4, break_when_any_done=False).reshape(-1)
     keys = type("Keys", (), {"done": ("agents", "done"), "terminated": ("agents", "terminated")})

@@ -18,7 +18,7 @@ from hydrl.training.metrics import (
     loss_metrics,
     value_metrics,
 )
-from hydrl.training.timers import Clock, timed
+from hydrl.training.timers import Clock
 from hydrl.training.update import Update
 from tests.conftest import loss_of, settings
 from tests.fakes.envs import CountingEnv, CountingTeam
@@ -126,8 +126,8 @@ def test_the_time_items_take_to_come_is_counted_and_the_time_they_are_used_is_no
             work(2.0)
             yield item
 
-    spent = Clock()
-    for _ in timed(slowly(), "time/test"):
+    spent = Clock(began=0.0)
+    for _ in spent.timed(slowly(), "time/test"):
         work(10.0)
     assert clock[0] == 36.0
     assert spent.activities["time/test"] == pytest.approx(6)

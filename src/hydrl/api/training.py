@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from hydra.core.hydra_config import HydraConfig
 
-from hydrl.errors import UserError
+from hydrl.errors import UserError, warnings_of_one_run
 from hydrl.run import Session
 from hydrl.training.evaluator import preserve_rng
 
@@ -25,7 +25,7 @@ class Training:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.session = Session()
+        self.session: Session | None = None
 
     @contextmanager
     def begin(self, began: float | None = None) -> Iterator[Session]:
@@ -39,15 +39,16 @@ class Training:
                 "another run is under way in this process. Wait for it, or stop it with hydrl.stop()."
             )
         try:
-            self.session = Session(time.monotonic() if began is None else began)
+            self.session = session = Session(time.monotonic() if began is None else began)
             with restore_process():
-                yield self.session
+                yield session
         finally:
             self.lock.release()
 
     def stop(self) -> bool:
         """See :func:`hydrl.stop`."""
-        if is_under_way := self.lock.locked():
+        is_under_way = self.session is not None and self.lock.locked()
+        if self.session is not None and is_under_way:
             self.session.stop_requested.set()
         return is_under_way
 
@@ -68,6 +69,7 @@ def restore_process() -> Iterator[None]:
     levels = {name: logging.getLogger(name).level for name in LOGGERS}
     with ExitStack() as left, warnings.catch_warnings():
         left.enter_context(preserve_rng())
+        left.enter_context(warnings_of_one_run())
         gc.enable()
         try:
             yield

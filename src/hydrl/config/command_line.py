@@ -35,7 +35,7 @@ from hydrl.config.overrides import (
     unquote_path,
 )
 from hydrl.config.suggestions import no_such_key
-from hydrl.errors import ConfigError, Interrupted, RunError, UserError, print_lines
+from hydrl.errors import ConfigError, Interrupted, RunError, UserError, print_lines, warnings_of_one_run
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 COMPLETION = {"--shell-completion", "-sc"}
@@ -149,7 +149,8 @@ def script(main: Callable[[list[str]], None], usage: str | None) -> int:
 def exit_code(work: Callable[[], None]) -> int:
     """The exit code of ``work``; a user's mistake or a failed run is printed as one message."""
     try:
-        work()
+        with warnings_of_one_run():
+            work()
     except (UserError, RunError) as error:
         return print_error(str(error), error.exit_code)
     except Interrupted as error:
@@ -174,7 +175,8 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
             gc.disable()  # importing it makes much and no garbage; process.prepare turns it on again
         drop_added_words()
         try:
-            train(cfg)
+            with warnings_of_one_run():
+                train(cfg)
         except (UserError, RunError) as error:
             code = print_error(str(error), error.exit_code)
         except (Interrupted, KeyboardInterrupt):

@@ -25,10 +25,9 @@ from hydrl.datasets.from_run import RECORD_ADVICE, is_normalized, read_run_buffe
 from hydrl.envs.external_env import GymIO
 from hydrl.envs.gymnasium import gymnasium_env
 from hydrl.envs.normalization import fit_normalizer, normalizers
-from hydrl.errors import UserError
+from hydrl.errors import UserError, warn_once
 from hydrl.experience.buffers import unscale_actions
 from hydrl.experience.episodes import EPISODE, EpisodeWindows, complete_episodes, has_episodes
-from hydrl.library_setup import warn_once
 from hydrl.limits import PositiveInt
 from hydrl.networks.decision_transformer import DecisionTransformer
 from hydrl.specs import CONTEXT_KEYS

@@ -39,9 +39,8 @@ from hydrl.envs.external_env import GymIO, adapt_input
 from hydrl.envs.spaces import is_image, is_vector
 from hydrl.envs.transforms import ActionMask, ActionScaling, CopyTensors, RunningNorm
 from hydrl.envs.transitions import action_entries
-from hydrl.errors import UserError
+from hydrl.errors import UserError, warn_once
 from hydrl.experience.episodes import EPISODE, RETURN_TO_GO
-from hydrl.library_setup import warn_once
 from hydrl.specs import INFO, MASK, action_kind, choice_sizes
 
 REWARD_TRANSFORMS = (RewardScaling, RewardClipping, SignTransform, BinarizeReward)  # of single rewards

@@ -10,9 +10,8 @@ from torchrl.data import ReplayBuffer
 
 from hydrl.config.tree import find
 from hydrl.datasets.recorded_env import warn_of_other_env
-from hydrl.errors import UserError
+from hydrl.errors import UserError, warn_once
 from hydrl.experience.frame_dedup import FrameDedup
-from hydrl.library_setup import warn_once
 from hydrl.run.checkpoint.resume import DATA, ResumePoint
 
 

@@ -6,8 +6,7 @@ from typing import Any
 from torchrl.data import ReplayBuffer
 
 from hydrl.config.tree import find, paths, show
-from hydrl.errors import printable
-from hydrl.library_setup import warn_once
+from hydrl.errors import printable, warn_once
 from hydrl.run.checkpoint.resume import DATA
 
 IGNORED_KEYS = ("_target_", "info_keys")  # compared by the environment's name; changes no row

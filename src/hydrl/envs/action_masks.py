@@ -11,8 +11,7 @@ from tensordict import TensorDictBase
 from torchrl.data import Binary
 from torchrl.envs.gym_like import BaseInfoDictReader
 
-from hydrl.errors import UserError
-from hydrl.library_setup import warn_once
+from hydrl.errors import UserError, warn_once
 from hydrl.specs import MASK
 
 # Where an environment gives its mask, with the name: an observation entry, a key of `info`, or a method.

@@ -13,8 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from hydrl.envs.action_masks import NOT_DISCRETE, MaskTracker, warn_mask_ignored
 from hydrl.envs.episode_info import SUCCESS, EpisodeInfo
-from hydrl.errors import UserError
-from hydrl.library_setup import warn_once
+from hydrl.errors import UserError, warn_once
 from hydrl.specs import MASK
 
 CHECKED_STEPS = 100  # first steps of an environment that are checked

@@ -25,8 +25,7 @@ from hydrl.envs.checked_env import copy_kwargs, is_env_error, seed_spaces, wrapp
 from hydrl.envs.episode_info import SUCCESS, EpisodeInfo, InfoReader, is_number
 from hydrl.envs.objectives import objective_reductions, weigh_rewards
 from hydrl.envs.spaces import adapt_spaces, choice_sizes, sample_action
-from hydrl.errors import UserError
-from hydrl.library_setup import warn_once
+from hydrl.errors import UserError, warn_once
 
 PROBE_STEPS = 200  # steps in which an environment is probed for success flags
 PROBED: dict[tuple[Any, ...], "ProbeResult"] = {}

@@ -15,8 +15,7 @@ from gymnasium.spaces import Dict, Discrete, MultiDiscrete
 
 from hydrl.envs.optional import game_name, require_package
 from hydrl.envs.spaces import ChannelsFirstBox
-from hydrl.errors import UserError
-from hydrl.library_setup import warn_once
+from hydrl.errors import UserError, warn_once
 
 PREFIXES = ("MiniGrid-", "BabyAI-")
 MAX_WORDS = 50  # of a mission; BabyAI's BossLevel has longer ones, very rarely

@@ -23,8 +23,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAction, TransformObservation
 
 from hydrl.envs.checked_env import CHECK_ENV, CheckedEnv
-from hydrl.errors import UserError
-from hydrl.library_setup import warn_once
+from hydrl.errors import UserError, warn_once
 from hydrl.specs import INFO, has_room
 
 MIN_IMAGE_SIDE = 5  # pixels; on fewer a convolution of 3 x 3 has fewer than three positions

@@ -14,12 +14,11 @@ from torchrl.envs import MultiStepTransform
 from torchrl.modules import set_recurrent_mode
 from torchrl.objectives import LossModule
 
-from hydrl.errors import UserError
+from hydrl.errors import UserError, warn_once
 from hydrl.experience.episodes import EpisodeCounter, has_episodes
 from hydrl.experience.frame_dedup import drop_unread_keys, find_frame_dedup
 from hydrl.experience.hindsight import find_hindsight
 from hydrl.experience.multi_agent import fill_loss_keys
-from hydrl.library_setup import warn_once
 from hydrl.limits import NonNegativeInt, OpenFraction, PositiveInt
 from hydrl.specs import ALIVE, GONE, INFO
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from hydrl.library_setup import warn_once
+from hydrl.errors import warn_once
 from hydrl.specs import ALIVE, sibling_key
 
 

@@ -8,7 +8,7 @@ from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.modules import DistributionalQValueActor, ProbabilisticActor, QValueActor
 
-from hydrl.library_setup import warn_once
+from hydrl.errors import warn_once
 from hydrl.limits import PositiveFloat
 from hydrl.networks import heads
 from hydrl.networks.build import NetworkOptions, make_network

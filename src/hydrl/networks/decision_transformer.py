@@ -12,8 +12,7 @@ from torchrl.data import Unbounded
 from torchrl.envs import EnvBase, TensorDictPrimer
 from torchrl.modules import DTActor
 
-from hydrl.errors import UserError
-from hydrl.library_setup import warn_once
+from hydrl.errors import UserError, warn_once
 from hydrl.limits import PositiveInt
 from hydrl.specs import CONTEXT_KEYS, observation_keys, total_size
 

@@ -14,8 +14,7 @@ from torchrl.data import TensorSpec
 from torchrl.envs import EnvBase
 from torchrl.modules import ConvNet
 
-from hydrl.errors import UserError
-from hydrl.library_setup import warn_once
+from hydrl.errors import UserError, warn_once
 from hydrl.limits import PositiveInt
 from hydrl.networks.shared_encoder import SharedModule
 from hydrl.specs import is_image, require_entries

@@ -9,9 +9,9 @@ from torchrl.checkpoint import GlobalRNGState
 from hydrl import metric_names
 from hydrl.errors import Interrupted, WorkerError
 from hydrl.run.eval_process import EvalBackend, play_snapshot
-from hydrl.training.evaluator import Evaluation, PolicyEvaluator, preserve_rng
+from hydrl.training.evaluator import Evaluation, PolicyEvaluator, SeedStream, preserve_rng
 from hydrl.training.progress import Progress
-from hydrl.training.timers import Clock, timeit
+from hydrl.training.timers import Clock
 
 POLL_SECONDS = 0.5  # between two checks for signals while an evaluation is awaited
 
@@ -29,6 +29,7 @@ class EvalSchedule:
         clock: the run's.
         every: frames between evaluations.
         episodes: of each evaluation.
+        final_episodes: of the final evaluation.
 
     Attributes:
         backend: plays evaluations in the background; ``None`` plays them in the loop.
@@ -39,10 +40,16 @@ class EvalSchedule:
     """
 
     def __init__(
-        self, evaluator: PolicyEvaluator, progress: Progress, clock: Clock, every: int, episodes: int
+        self,
+        evaluator: PolicyEvaluator,
+        progress: Progress,
+        clock: Clock,
+        every: int,
+        episodes: int,
+        final_episodes: int,
     ) -> None:
         self.evaluator, self.progress, self.clock = evaluator, progress, clock
-        self.every, self.episodes = every, episodes
+        self.every, self.episodes, self.final_episodes = every, episodes, final_episodes
         self.backend: EvalBackend | None = None
         self.on_result: Sequence[Callable[[int, float, bool], object]] = ()
         self.pending: list[dict[str, Any]] = []
@@ -60,11 +67,17 @@ class EvalSchedule:
     def evaluate_now(self) -> None:
         """Plays an evaluation in the loop."""
         try:
-            evaluation = self.evaluator(self.progress.frames, self.episodes)
+            with self.clock.timeit(metric_names.EVALUATING):
+                evaluation = self.evaluator(self.progress.frames, self.episodes)
         except Interrupted:  # it is played when the run is resumed, and saved as if it had been pending
             self.set_pending([self.snapshot()])
         else:
             self.progress.evaluated(evaluation, self.clock.elapsed)
+
+    def evaluate_final(self, frames: int) -> Evaluation:
+        """The final evaluation, in the loop and on seeds of its own; see :class:`PolicyEvaluator`."""
+        with self.clock.timeit(metric_names.EVALUATING):
+            return self.evaluator(frames, self.final_episodes, SeedStream.FINAL)
 
     def join(self, check_stop: Callable[[], object]) -> None:
         """Collects a result that is ready; waits for it where the next is pending or the run may end.
@@ -80,8 +93,8 @@ class EvalSchedule:
             return self.play_pending(check_stop)
         if self.is_playing and self.backend.poll():
             self.receive()
-        self.send_next()
-        with timeit(metric_names.EVALUATING):
+        with self.clock.timeit(metric_names.EVALUATING):
+            self.send_next()
             while len(self.pending) > self.max_pending:
                 if self.backend.poll(POLL_SECONDS):
                     self.receive()
@@ -94,7 +107,7 @@ class EvalSchedule:
         while self.pending:
             check_stop()
             now = self.snapshot()
-            with preserve_rng():
+            with self.clock.timeit(metric_names.EVALUATING), preserve_rng():
                 self.collect_result(play_snapshot(self.evaluator, self.pending[0]))
             self.evaluator.actor.load_state_dict(now["actor"])
 
@@ -109,8 +122,7 @@ class EvalSchedule:
         """Sends the next snapshot to an idle backend; the first waits until its process has started."""
         if self.backend is None or self.is_playing or not self.pending:
             return
-        with timeit(metric_names.EVALUATING):
-            self.backend.send(self.pending[0])
+        self.backend.send(self.pending[0])
         self.is_playing = True
 
     def receive(self) -> None:

@@ -18,7 +18,7 @@ import torch
 from hydrl.config.auto_values import compiler
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.experience.forkserver import start_resource_tracker
-from hydrl.library_setup import quieten_libraries, remember_missing_packages, seed_generators, warn_once
+from hydrl.library_setup import quieten_libraries, remember_missing_packages, seed_generators
 
 SAME = 0.5  # seconds; a signal that comes again within these is the first, sent to process and group
 
@@ -32,7 +32,6 @@ def prepare(seed: int, device: str, threads: int, *, compile: bool = False, cuda
     Raises:
         UserError: for what this machine cannot do.
     """
-    warn_once.cache_clear()  # each run prints its warnings, whatever an earlier run of this process printed
     if not gc.isenabled():  # train.py has imported all that it needs
         gc.freeze()  # what is imported stays, and is not searched for garbage before the end
         atexit.register(gc.unfreeze)

@@ -25,7 +25,7 @@ from hydrl.library_setup import seed_generators
 from hydrl.run.atomic_files import atomically
 from hydrl.training.evaluator import PolicyEvaluator, SeedStream, episode_seed, preserve_rng
 from hydrl.training.progress import Progress
-from hydrl.training.timers import timeit
+from hydrl.training.timers import Clock
 
 Say = Callable[[str], object]
 Show = Callable[[str, Path], object]
@@ -163,6 +163,7 @@ class EpisodeVideo:
         evaluator: has the environment and the actor.
         run_dir: the run folder.
         progress: the run's counters.
+        clock: the run's.
         every: frames between videos; ``None`` makes none.
 
     Raises:
@@ -170,9 +171,9 @@ class EpisodeVideo:
     """
 
     def __init__(
-        self, evaluator: PolicyEvaluator, run_dir: Path, progress: Progress, every: int | None
+        self, evaluator: PolicyEvaluator, run_dir: Path, progress: Progress, clock: Clock, every: int | None
     ) -> None:
-        self.evaluator, self.progress, self.every = evaluator, progress, every
+        self.evaluator, self.progress, self.clock, self.every = evaluator, progress, clock, every
         self.folder = run_dir / "videos"
         if every is not None:
             with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
@@ -202,7 +203,7 @@ class EpisodeVideo:
     ) -> None:
         """Records a video and shows it under ``key``."""
         frames = self.progress.frames
-        with timeit(metric_names.RECORDING):
+        with self.clock.timeit(metric_names.RECORDING):
             try:
                 _, steps, is_cut = record_episode(self.evaluator, path, frames, seed_stream, check_stop)
                 if is_cut:

@@ -12,13 +12,11 @@ from tensordict.nn import TensorDictModuleBase
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import TransformedEnv
 
-from hydrl import metric_names
 from hydrl.envs import load_normalizer
 from hydrl.envs.evaluation import Evaluation, play_episodes
 from hydrl.envs.time_limits import episode_limit
-from hydrl.errors import Interrupted
-from hydrl.library_setup import seed_generators, warn_once
-from hydrl.training.timers import timeit
+from hydrl.errors import Interrupted, warn_once
+from hydrl.library_setup import seed_generators
 
 
 class SeedStream(IntEnum):
@@ -77,7 +75,7 @@ class PolicyEvaluator:
 
     def play(self, frames: int, episodes: int, seed_stream: int) -> Evaluation:
         """Plays the episodes with seeded random generators, and restores these afterwards."""
-        with timeit(metric_names.EVALUATING), preserve_rng():
+        with preserve_rng():
             seed_generators(self.seed)
             if episodes not in self.envs:
                 self.envs[episodes] = self.make_env(num_envs=episodes)

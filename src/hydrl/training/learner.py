@@ -14,7 +14,7 @@ from torchrl.objectives.utils import TargetNetUpdater
 
 from hydrl import metric_names
 from hydrl.losses.build import make_loss, parameter_groups
-from hydrl.training.timers import timed
+from hydrl.training.timers import Clock
 from hydrl.training.update import Update
 
 
@@ -69,7 +69,7 @@ class Learner:
             self.components[name].load_state_dict(own)
 
 
-def learn(learners: Sequence[Learner], batch: TensorDictBase) -> list[list[TensorDictBase]]:
+def learn(learners: Sequence[Learner], batch: TensorDictBase, clock: Clock) -> list[list[TensorDictBase]]:
     """Updates all learners on a batch, ``[time]`` or ``[envs, time]``.
 
     Extra learners come first, in order, as GAIL's discriminator before PPO. One without minibatches of its
@@ -78,6 +78,7 @@ def learn(learners: Sequence[Learner], batch: TensorDictBase) -> list[list[Tenso
     Args:
         learners: of a run; the last one is that of its own loss.
         batch: of the collector; what a learner writes, those after it read.
+        clock: the run's.
 
     Returns:
         For each learner the losses of its updates.
@@ -85,28 +86,32 @@ def learn(learners: Sequence[Learner], batch: TensorDictBase) -> list[list[Tenso
     *extras, own = learners
     losses: list[list[TensorDictBase]] = []
     for extra in extras:
-        losses.append([] if extra.minibatches is None else update_on(extra, batch))
+        losses.append([] if extra.minibatches is None else update_on(extra, batch, clock))
         if extra.write_batch is not None:
             extra.write_batch(batch)
     sharing = [
         (extra, outputs) for extra, outputs in zip(extras, losses, strict=True) if extra.minibatches is None
     ]
-    losses.append(update_on(own, batch, sharing))
+    losses.append(update_on(own, batch, clock, sharing))
     if own.write_batch is not None:
         own.write_batch(batch)
     return losses
 
 
 def update_on(
-    learner: Learner, batch: TensorDictBase, sharing: Sequence[tuple[Learner, list[TensorDictBase]]] = ()
+    learner: Learner,
+    batch: TensorDictBase,
+    clock: Clock,
+    sharing: Sequence[tuple[Learner, list[TensorDictBase]]] = (),
 ) -> list[TensorDictBase]:
     """One learner's updates on a batch; learners that share its minibatches append the losses of theirs."""
 
     def minibatches() -> Iterator[TensorDictBase]:
-        for minibatch in timed(learner.minibatches(batch), metric_names.SAMPLING):
-            for extra, outputs in sharing:
-                outputs += extra.update.update_all([minibatch.copy()])  # a loss may write to it
-            yield minibatch
+        for minibatch in clock.timed(learner.minibatches(batch), metric_names.SAMPLING):
+            with clock.timeit(metric_names.UPDATING):  # until the next minibatch is asked for
+                for extra, outputs in sharing:
+                    outputs += extra.update.update_all([minibatch.copy()])  # a loss may write to it
+                yield minibatch
 
     return learner.update.update_all(minibatches())
 

@@ -1,78 +1,54 @@
 """Timers of a run's activities, by a monotonic clock."""
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import psutil
 from torch._dynamo.utils import calculate_time_spent
 
 from hydrl import metric_names as names
 
 Item = TypeVar("Item")
-# Seconds of each activity. Global, as torchrl.timeit's, for what is timed is deep inside other calls; a Clock
-# empties it, so a process has one run at a time.
-_spent: dict[str, float] = defaultdict(float)
-
-
-@contextmanager
-def timeit(activity: str) -> Iterator[None]:
-    """Context manager that counts the seconds of a block, as ``torchrl.timeit``, but by a monotonic clock."""
-    began = time.monotonic()
-    try:
-        yield
-    finally:
-        _spent[activity] += time.monotonic() - began
-
-
-def timed(items: Iterable[Item], activity: str = names.COLLECTING) -> Iterator[Item]:
-    """Yields ``items`` and counts the seconds until each comes, by default as collecting."""
-    iterator, end = iter(items), object()
-    while True:
-        with timeit(activity):
-            item = next(iterator, end)
-        if item is end:
-            return
-        yield cast(Item, item)
-
-
-def process_age() -> float:
-    """Seconds since this process began; on Linux by a monotonic clock."""
-    try:
-        ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError):
-        return max(0.0, time.time() - psutil.Process().create_time())
-
-
-_process_began = [time.monotonic() - process_age()]  # global: the first run of a process begins with it
 
 
 class Clock:
     """Seconds of a run, those of its earlier processes included, where it was resumed.
 
-    What :func:`timeit` counts are the run's activities.
-
     Args:
-        began: when the run began, by ``time.monotonic``; ``None``: with the process, or now for a later run.
+        began: when the run began, by ``time.monotonic``.
     """
 
-    def __init__(self, began: float | None = None) -> None:
-        if began is None:
-            began = _process_began.pop() if _process_began else time.monotonic()
+    def __init__(self, began: float) -> None:
         self.began = began
         self.loop_began = time.monotonic()
-        self.compiled_before = compile_seconds()  # by earlier members of a sweep
-        self.earlier: dict[str, float] = {}  # seconds of each activity in the run's earlier processes
-        _spent.clear()
+        self.compiled_before = compile_seconds()  # by earlier runs of this process
+        self.spent: dict[str, float] = defaultdict(float)  # seconds of each activity in this process
+        self.earlier: dict[str, float] = {}  # and in the run's earlier processes
 
     def start_loop(self) -> None:
         """All is built, and the loop begins."""
         self.loop_began = time.monotonic()
+
+    @contextmanager
+    def timeit(self, activity: str) -> Iterator[None]:
+        """Context manager that counts the seconds of a block, as ``torchrl.timeit``, by a monotonic clock."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent[activity] += time.monotonic() - began
+
+    def timed(self, items: Iterable[Item], activity: str = names.COLLECTING) -> Iterator[Item]:
+        """Yields ``items`` and counts the seconds until each comes, by default as collecting."""
+        iterator, end = iter(items), object()
+        while True:
+            with self.timeit(activity):
+                item = next(iterator, end)
+            if item is end:
+                return
+            yield cast(Item, item)
 
     @property
     def elapsed(self) -> float:
@@ -87,7 +63,7 @@ class Clock:
     @property
     def activities(self) -> dict[str, float]:
         """Seconds of each activity; ``time/update`` holds ``time/compile``."""
-        spent = dict(_spent)
+        spent = dict(self.spent)
         if compiling := compile_seconds() - self.compiled_before:
             spent[names.COMPILING] = compiling
         return {

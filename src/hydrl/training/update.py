@@ -14,9 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
-from hydrl import metric_names
 from hydrl.errors import DivergedError, UserError
-from hydrl.training.timers import timeit
 
 Gradients = Callable[[TensorDictBase, tuple[str, ...]], TensorDictBase]
 
@@ -101,7 +99,6 @@ class Update:
         """The learning rate of the next batch, in the optimizer's first parameter group."""
         return float(self.lr_factor * self.optimizer.param_groups[0]["lr"])
 
-    @timeit(metric_names.UPDATING)
     def __call__(self, minibatch: TensorDictBase) -> TensorDictBase | None:
         """The loss's detached outputs, averaged to scalars; ``None`` if ``target_kl`` prevented the step.
 

@@ -28,7 +28,7 @@ def open_record(folder) -> RunLogger:
     chosen = settings("env=cartpole", "~tuned", "eval.reward_threshold=100", "resume=auto", run_dir=folder)
     info = RunInfo(**chosen.identity)
     metrics = Metrics(LEARNERS, None)
-    return RunLogger(folder, {}, info, Progress(9, 10, solved_return=100), metrics, Clock())
+    return RunLogger(folder, {}, info, Progress(9, 10, solved_return=100), metrics, Clock(began=0.0))
 
 
 def take(record: RunLogger, returned: float, *losses: float) -> None:

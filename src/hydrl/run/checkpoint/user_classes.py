@@ -15,8 +15,7 @@ from typing import Any
 from hydrl.config.signatures import targets
 from hydrl.config.tree import find
 from hydrl.envs.gymnasium import entry_point_of
-from hydrl.errors import printable
-from hydrl.library_setup import warn_once
+from hydrl.errors import printable, warn_once
 from hydrl.run.checkpoint.resume import ResumePoint
 from hydrl.run.checkpoint.warm_start import WarmStart
 
