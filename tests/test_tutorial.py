@@ -58,7 +58,7 @@ def test_each_cell_of_the_notebook_runs(tmp_path, monkeypatch):
     assert names["run"].metrics["frames"].tolist() == [1_000, 2_000]
     assert -2 < names["own"].evaluate(2)["eval/return_mean"] < 0
     assert names["total"] > 0
-    assert names["pictures"][0].shape == (480, 480, 3)
+    assert names["images"][0].shape == (480, 480, 3)
     assert FILM in names["Video"](names["video_file"], embed=True)._repr_html_()
 
 
