@@ -746,7 +746,7 @@ def score_cell(scores: Sequence[float]) -> str:
     """Mean and standard deviation over seeds."""
     if len(scores) < 2:
         return f"{written(scores[0])}, 1 seed" if scores else "-"
-    return f"{written(statistics.mean(scores))} ± {written(statistics.pstdev(scores))}, {len(scores)} seeds"
+    return f"{written(statistics.mean(scores))} ± {written(statistics.stdev(scores))}, {len(scores)} seeds"
 
 
 def write_lines(file: Path, lines: Sequence[str]) -> None:
