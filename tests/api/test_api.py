@@ -225,6 +225,7 @@ def test_a_program_is_not_imported_again_by_a_background_process_nobody_asked_fo
 ):
     configs = []
     monkeypatch.setattr(runs, "run_training", lambda cfg, session: configs.append(cfg))
+    monkeypatch.setattr(runs, "Run", lambda place, trust: place)
     hydrl.train("algo=ppo", "env=cartpole", *words, folder=tmp_path / "run")
     assert configs[0].eval.backend == backend
 
