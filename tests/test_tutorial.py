@@ -13,7 +13,7 @@ from tests.conftest import ROOT, SMALL
 
 nbformat = pytest.importorskip("nbformat")
 NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
-FILM = '<source src="data:video/mp4;base64,'
+VIDEO = '<source src="data:video/mp4;base64,'
 needs_egl = pytest.mark.skipif(not find_library("EGL"), reason="MuJoCo needs libEGL")
 
 
@@ -28,12 +28,12 @@ def shown(cells: list[Any]) -> str:
     return "\n".join(str(each.get("data", each)) for cell in cells for each in cell.outputs)
 
 
-def test_the_notebook_is_kept_as_it_ran_with_its_film():
+def test_the_notebook_is_kept_as_it_ran_with_its_video():
     _, cells = read()
     assert [each.execution_count for each in cells] == [*range(1, len(cells) + 1)]
     assert not [each for cell in cells for each in cell.outputs if each.output_type == "error"]
     outputs = shown(cells)
-    assert FILM in outputs
+    assert VIDEO in outputs
     assert outputs.count("'image/png'") == 2
     assert "first at threshold" in outputs
     assert not re.search(r"warning|/(home|root|tmp|work|Users)/", outputs)
@@ -58,13 +58,13 @@ def test_each_cell_of_the_notebook_runs(tmp_path, monkeypatch):
     assert names["run"].metrics["frames"].tolist() == [1_000, 2_000]
     assert -2 < names["own"].evaluate(2)["eval/return_mean"] < 0
     assert names["total"] > 0
-    assert names["pictures"][0].shape == (480, 480, 3)
-    assert FILM in names["Video"](names["video_file"], embed=True)._repr_html_()
+    assert names["images"][0].shape == (480, 480, 3)
+    assert VIDEO in names["Video"](names["video_file"], embed=True)._repr_html_()
 
 
 @pytest.mark.slow
 @needs_egl
-def test_the_notebook_solves_its_task_and_films_it(tmp_path):
+def test_the_notebook_solves_its_task_and_records_a_video(tmp_path):
     client = pytest.importorskip("nbclient")
     notebook, cells = read()
     ask = nbformat.v4.new_code_cell("print(solved.summary['solved_at_frames'], scores['eval/return_min'])")
@@ -74,7 +74,7 @@ def test_the_notebook_solves_its_task_and_films_it(tmp_path):
     frames, worst = ask.outputs[0].text.split()
     assert int(frames) <= 100_000
     assert float(worst) > 9_300
-    assert len(re.findall(re.escape(FILM), shown(cells))) == 1
+    assert len(re.findall(re.escape(VIDEO), shown(cells))) == 1
 
 
 PAGE = (ROOT / "docs" / "python.md").read_text()

@@ -1,6 +1,7 @@
 """TorchRL's own PPO trainer on Pendulum, evaluated until it is solved, beside ``algo=ppo env=pendulum``.
 
 python scripts/benchmark/torchrl_trainer.py trainer.seed=0
+python scripts/benchmark/torchrl_trainer.py trainer.seed=0 +resume=outputs/trainer.pt   # after kill -9
 
 Prints the frames, the mean return of 20 deterministic episodes and the CPU seconds at each evaluation. The
 configuration is ``torchrl_trainer.yaml``.
@@ -51,6 +52,9 @@ def main(cfg: DictConfig) -> None:
     torch.manual_seed(cfg.trainer.seed)
     trainer = hydra.utils.instantiate(cfg.trainer)
     trainer.collector.set_seed(cfg.trainer.seed)
+    if file := cfg.get("resume"):
+        trainer.load_from_file(file)
+        print(f"loaded {file} of {trainer.collected_frames:,} frames", flush=True)
     trainer.register_op("post_steps_log", UntilSolved(trainer))
     trainer.train()
 

@@ -81,11 +81,11 @@ def stop() -> bool:
     return TRAINING.stop()
 
 
-def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
+def runs(folder: str | Path, *, trust: bool = False) -> list[Run]:
     """Finds the finished runs in a folder, at any depth, sorted by path.
 
     Args:
-        place: the folder, such as ``outputs``.
+        folder: the folder, such as ``outputs``.
         trust: see :func:`load`.
 
     Returns:
@@ -96,7 +96,7 @@ def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
     """
     from hydrl.api import runs as api
 
-    return api.runs(place, trust=trust)
+    return api.runs(folder, trust=trust)
 
 
 def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Run]:

@@ -257,12 +257,12 @@ def application() -> Callable[[DictConfig, Session], None]:
     return module.start
 
 
-def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
+def runs(folder: str | Path, *, trust: bool = False) -> list[Run]:
     """See :func:`hydrl.runs`."""
-    if not Path(place).is_dir():
-        raise UserError(f"{place}: no such folder.")
-    folders = sorted(file.parent for file in Path(place).rglob("summary.json"))
-    ended = [Run(folder, trust=trust) for folder in folders if (folder / CONFIG).is_file()]
+    if not Path(folder).is_dir():
+        raise UserError(f"{folder}: no such folder.")
+    run_folders = sorted(file.parent for file in Path(folder).rglob("summary.json"))
+    ended = [Run(path, trust=trust) for path in run_folders if (path / CONFIG).is_file()]
     return [run for run in ended if run.summary.get("status") == "finished"]
 
 

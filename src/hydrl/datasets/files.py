@@ -27,7 +27,7 @@ END_COLUMNS = ("terminals", "timeouts")
 MAX_VALUE = 1e18  # squares of larger values overflow single precision in a minibatch
 
 
-def read_columns(kind: str, path: Path, label: str) -> Columns:
+def read_columns(kind: str, path: Path, label: str) -> dict[str, np.ndarray]:
     """Reads and checks the columns of a dataset.
 
     Args:
@@ -326,7 +326,7 @@ def transitions(columns: Columns) -> Columns:
     return {name: values[known] for name, values in extended.items()}
 
 
-def write_columns(kind: str, file: Path, columns: Columns) -> None:
+def write_columns(kind: str, file: Path, columns: dict[str, np.ndarray]) -> None:
     """Writes a dataset file.
 
     Args:
