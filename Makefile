@@ -6,14 +6,23 @@ BIN := .venv/bin
 help: ## list the targets
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-.venv/ready: pyproject.toml
+# `make train` installs what training needs, every other target all that the tests need.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hydrl needs Python 3.11 or newer. Write make PYTHON=python3.12 TARGET.")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo 'Installing into .venv; the first time this downloads several gigabytes and takes some minutes.'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.$(1)'
+endef
+
+.venv/train: pyproject.toml
+	$(call install,)
 	@touch $@
 
-train: .venv/ready ## train PPO on the inverted double pendulum; takes a minute
+.venv/ready: pyproject.toml
+	$(call install,[dev])
+	@touch .venv/train $@
+
+train: .venv/train ## train PPO on the inverted double pendulum; takes a minute
 	$(BIN)/python train.py algo=ppo env=inverted_double_pendulum
 
 test: .venv/ready ## run the fast tests; twelve minutes on two cores

@@ -76,7 +76,8 @@ def main(words: list[str]) -> None:
     for folder, reason in skipped.items():
         print_lines(f"skipped {folder}: {reason}")
     groups = len({run.group for run in counted})
-    print_lines(f"{out / 'report.md'}: {len(counted)} runs in {groups} groups, {len(skipped)} skipped")
+    counts = f"{len(counted)} run{'s' * (len(counted) != 1)} in {groups} group{'s' * (groups != 1)}"
+    print_lines(f"{out / 'report.md'}: {counts}, {len(skipped)} skipped")
 
 
 def split(words: Sequence[str]) -> tuple[list[Path], list[str]]:

@@ -202,5 +202,5 @@ def test_one_bad_folder_is_left_out_of_a_report_with_a_line(tmp_path, capsys):
     report.main([str(tmp_path / "runs"), f"out={tmp_path / 'out'}"])
     shown = capsys.readouterr().out
     assert shown.count("skipped ") == 3
-    assert "2 runs in 1 groups, 3 skipped" in shown
+    assert "2 runs in 1 group, 3 skipped" in shown
     assert len(runs.load_runs([tmp_path / "runs"])[0]) == 2

@@ -7,11 +7,13 @@ runs, not what it reaches. Results have their own pages. Takes an hour on a busy
 once it ended, and one that has not run yet says that only its configuration was checked.
 """
 
+import json
 import os
 import re
 import runpy
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +34,8 @@ scripts/docs/commands.py` runs them in a folder of its own and writes this page.
 - *fast*: with `debug=fast total_frames=512`, one thread, at most two seeds; `outputs/…`, `FOLDER` and the
   like are runs and datasets of its own. The command runs; [results](../results.md) have what it reaches.
 - *whole*: as it stands.
+- *results*: as it stands, with each seed of its row of [results](../results.md); the seconds of a run until
+  its last evaluation, and the day the row was stored.
 - *checked*: only its configuration, by `tests/scripts/test_commands.py`.
 - *no*: not run here, with the reason.
 
@@ -173,6 +177,21 @@ def read_rows() -> dict[str, str]:
     return {row.split("`")[1].replace("\\|", "|"): row for row in re.findall(r"^\| `.*$", text, re.M)}
 
 
+def rows_of_results() -> dict[str, str]:
+    """Rows of the commands that `make results` has run as they stand."""
+    by_words = {frozenset(shlex.split(command)[2:]): command for command in commands()}
+    rows = {}
+    for file in sorted((ROOT / "docs" / "results").glob("*.jsonl")):
+        runs = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        words = [word for word in runs[0]["overrides"] if not re.match("resume=|seed=", word)]
+        if command := by_words.get(frozenset(words)):
+            seconds = sum(run["curve"][-1][1] for run in runs) / len(runs)
+            git = ["git", "log", "-1", "--format=%as", "--", str(file)]
+            day = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+            rows[command] = f"| {cell(command)} | results | 0 | {seconds:.0f} | {day} |"
+    return rows
+
+
 def cell(command: str) -> str:
     """A command in a cell of the page's table."""
     return f"`{command.replace('|', chr(92) + '|')}`"
@@ -184,13 +203,16 @@ def page_text(rows: Mapping[str, str]) -> str:
     for command in commands():
         why = reason(command)
         new = f"| {cell(command)} | {'no' if why else 'checked'} | {why} | | |"
-        lines.append(rows.get(command, new) if not why else new)
+        row = rows.get(command, new)
+        lines.append(new if why and "| results |" not in row else row)
     return TOP + HEAD + "".join(f"{line}\n" for line in lines)
 
 
 def run_all(pattern: str, folder: Path) -> Iterator[None]:
     """Runs the commands that match, and writes the page after each."""
-    rows = dict(read_rows())
+    rows = rows_of_results() | {
+        command: row for command, row in read_rows().items() if not re.search(r"\| (checked|no) \|", row)
+    }
     for command in commands():
         if reason(command) or not re.search(pattern, command):
             continue
