@@ -702,7 +702,8 @@ def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
     file = ROOT / "docs" / "results" / "untuned.csv"
     loops = {"hydrl": untuned_hydrl, SB3: untuned_sb3}
     runs = add_scores(file, loops, ids, seeds)
-    lines = ["| task | " + " | ".join(loops) + " |", "|---|" + "---:|" * len(loops)]
+    lines = ["# PPO without presets, hydrl's and Stable-Baselines3's\n"]
+    lines += ["| environment | " + " | ".join(loops) + " |", "|---|" + "---:|" * len(loops)]
     differences = []
     for id in UNTUNED:
         scores = [scores_of(runs, id, loop) for loop in loops]

@@ -13,7 +13,7 @@ from torchrl.envs import TransformedEnv
 
 import hydrl
 from hydrl import envs, specs
-from hydrl.envs import self_play
+from hydrl.envs import self_play, spaces
 from hydrl.errors import UserError
 from hydrl.experience import collectors
 from tests.conftest import settings
@@ -331,3 +331,24 @@ def test_the_package_that_is_missing_is_named_with_what_installs_it(monkeypatch)
     told = r"^env=self_play: pettingzoo is not installed\. Run pip install 'hydrl\[pettingzoo\]'\.$"
     with pytest.raises(UserError, match=told):
         self_play.make(GAME)
+
+
+def test_agent_and_opponent_read_a_chess_board_with_its_channels_last():
+    pytest.importorskip("chess")
+    boards = []
+
+    class Recorder(self_play.OpponentPool):
+        def sample(self, rng):
+            return 0
+
+        def act(self, index, observation, mask):
+            boards.append(observation["observation"])
+            return int(np.flatnonzero(mask)[0])
+
+    env = self_play.make("classic/chess_v6", "player_1", Recorder(1, 1, 1.0), channels="last")
+    raw, _ = env.reset(seed=0)
+    with closing(spaces.adapt_spaces(env)) as adapted:
+        observation, *_ = adapted.step(int(np.flatnonzero(raw["action_mask"])[0]))
+        raw_board = env.game.observe("player_1")["observation"]
+        assert observation["observation"].shape == boards[0].shape == (111, 8, 8)
+        np.testing.assert_array_equal(observation["observation"], raw_board.transpose(2, 0, 1))

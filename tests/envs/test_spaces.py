@@ -7,6 +7,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 from hydrl.envs import gymnasium_env, make_env, spaces
+from hydrl.envs.external_env import adapt_input
 from hydrl.errors import UserError
 from hydrl.specs import observation_keys
 from tests.fakes.pixel_envs import DotEnv, DotSceneEnv
@@ -150,3 +151,36 @@ def test_pictures_alone_leave_a_normaliser_nothing_to_do_and_vectors_beside_them
     assert [type(each).__name__ for each in alone.transform] == ["RewardSum"]
     beside = make_env(gymnasium_env_of("Scene-v0"), [builders], seed=0)
     assert beside.transform[-1].in_keys == ["goal", "speed"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected", "warns"),
+    [
+        ((8, 8, 111), (8, 8, 111), True),
+        ((20, 10, 10), (10, 20, 10), True),
+        ((19, 19, 17), (17, 19, 19), False),
+        ((10, 20, 8), (8, 10, 20), False),
+        ((4, 84, 84), (4, 84, 84), False),
+    ],
+)
+def test_a_square_side_that_is_read_as_channels_is_warned_of(shape, expected, warns, capsys):
+    image = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    assert shown_by(Box(0, image.max(), shape), image)["pixels"].shape == expected
+    assert ("If that is wrong, add" in capsys.readouterr().err) is warns
+
+
+@pytest.mark.parametrize(("channels", "order"), [("first", (0, 1, 2)), ("last", (2, 0, 1))])
+def test_named_channels_are_those_whatever_their_number(channels, order, capsys):
+    board = np.arange(8 * 8 * 111, dtype=np.float32).reshape(8, 8, 111)
+    space = spaces.name_channels(Dict({"board": Box(0, 1e4, board.shape), "n": Discrete(2)}), channels)
+    observation = shown_by(space, {"board": board, "n": 1})
+    np.testing.assert_array_equal(observation["board"], board.transpose(order))
+    np.testing.assert_array_equal(observation["n"], [0, 1])
+    batch = adapt_input(torch.as_tensor(board)[None], space["board"])[0]
+    np.testing.assert_array_equal(batch, board.transpose(order))
+    assert "If that is wrong" not in capsys.readouterr().err
+
+
+def test_channels_of_another_name_are_refused():
+    with pytest.raises(UserError, match=r"env\.channels=middle: no such order\. Write first or last\."):
+        spaces.name_channels(Box(0, 1, (8, 8, 3)), "middle")

@@ -199,6 +199,8 @@ def train(*words: str, folder: str | Path | None = None, began: float | None = N
         cfg = command_line.compose_for_python(typed, expand)
         place = Path(cfg.run_dir)
         python_classes.drop_unaccepted(cfg, [new_key(key_of(word)) for word in typed])
+        if cfg.eval.backend == "auto":  # a background process imports the program, which may train again
+            cfg.eval.backend = "inline"
         if options := python_classes.process_only_options(chosen_options()):
             refuse_workers(cfg, options)
             print(f"{', '.join(options)}: known to this process only; resume the run here")

@@ -97,7 +97,7 @@ class Eval(Strict):
     reward_threshold: float | None
     stop_when_solved: bool
     target_return: float | None = None  # these are not in the files of older runs
-    backend: Literal["inline", "process", "ray"] = "inline"
+    backend: Literal["auto", "inline", "process", "ray"] = "inline"
     address: ClusterAddress | None = None
     video: bool = False
     video_every_frames: PositiveInt = 50_000

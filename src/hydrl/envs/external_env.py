@@ -22,6 +22,7 @@ from hydrl.envs.checked_env import copy_kwargs, describe_value, wrapper_chain
 from hydrl.envs.gymnasium import for_evaluation, make_tracked_env
 from hydrl.envs.spaces import (
     ChannelsFirstBox,
+    ChannelsLastBox,
     adapt_spaces,
     child_spaces,
     choice_sizes,
@@ -252,7 +253,8 @@ def adapt_input(values: Tensor, space: Space) -> Tensor:
     if is_image(space):
         if len(space.shape) == 2:
             return values[:, None]
-        last = not isinstance(space, ChannelsFirstBox) and space.shape[-1] <= space.shape[-3]
+        shorter = not isinstance(space, ChannelsFirstBox) and space.shape[-1] <= space.shape[-3]
+        last = isinstance(space, ChannelsLastBox) or shorter
         image = values if space.dtype in (np.uint8, np.bool_) else values.float()
         return (image.movedim(-1, -3) if last else image).flatten(1, -3)
     if isinstance(space, Discrete):

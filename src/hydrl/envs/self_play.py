@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import gymnasium
 import numpy as np
@@ -17,7 +17,13 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.envs.optional import require_package
 from hydrl.envs.pettingzoo import call_maker, find_mask, import_env_module, import_own_env
-from hydrl.envs.spaces import adapt_entry, get_path, is_image, leaf_spaces
+from hydrl.envs.spaces import (
+    adapt_entry,
+    get_path,
+    is_image,
+    leaf_spaces,
+    name_channels,
+)
 from hydrl.envs.transforms import detach_transform, transforms_read_by
 from hydrl.errors import UserError
 from hydrl.limits import Fraction, PositiveInt
@@ -152,6 +158,7 @@ def make(
     seat: str | None = None,
     opponents: OpponentPool | None = None,
     render_mode: str | None = None,
+    channels: Literal["first", "last"] | None = None,
     **kwargs: Any,
 ) -> gymnasium.Env:
     """Makes a turn-based game with opponents by its name, such as ``classic/tictactoe_v3``.
@@ -162,6 +169,7 @@ def make(
         seat: the agent's player; ``None`` draws one for each game.
         opponents: the pool that plays the others; ``None``: random moves.
         render_mode: ``rgb_array`` for videos.
+        channels: where images have them, ``last`` in PettingZoo's games; ``None``: the shorter side.
         **kwargs: passed to the game.
 
     Raises:
@@ -181,7 +189,8 @@ def make(
         raise simultaneous_error
     game.reset(seed=0)
     mask_in_info = MASK in game.infos[game.agent_selection]
-    return (MaskedSelfPlayEnv if mask_in_info else SelfPlayEnv)(game, id, seat, opponents)
+    make_env = MaskedSelfPlayEnv if mask_in_info else SelfPlayEnv
+    return make_env(game, id, seat, opponents, channels)
 
 
 class SelfPlayEnv(gymnasium.Env):
@@ -196,9 +205,17 @@ class SelfPlayEnv(gymnasium.Env):
         id: its name.
         seat: see :func:`make`, as ``opponents``.
         opponents: the pool that plays the others.
+        channels: see :func:`make`.
     """
 
-    def __init__(self, game: Any, id: str, seat: str | None, opponents: OpponentPool | None) -> None:
+    def __init__(
+        self,
+        game: Any,
+        id: str,
+        seat: str | None,
+        opponents: OpponentPool | None,
+        channels: Literal["first", "last"] | None = None,
+    ) -> None:
         self.game, self.id, self.seat, self.opponents = game, id, seat, opponents
         players = game.possible_agents
         if seat not in (None, *players):
@@ -210,7 +227,7 @@ class SelfPlayEnv(gymnasium.Env):
         self.player = seat or players[0]
         self.opponent_index: int | None = None
         self.reward = self.episode_return = 0.0
-        self.observation_space = game.observation_space(self.player)
+        self.observation_space = name_channels(game.observation_space(self.player), channels)
         self.action_space = game.action_space(self.player)
         space = self.observation_space
         if isinstance(space, Dict):

@@ -71,6 +71,7 @@ def adapt_spaces(
             f"{label}: stacked images that are not uint8 are read as one vector. Stack them by the transform "
             "torchrl.envs.CatFrames instead of a wrapper."
         )
+    warn_of_channels(observations, label)
     if isinstance(observations, Dict) or any(map(is_image, all_spaces(observations))):
         env = ObservationAdapter(env)
     elif not is_vector(observations):
@@ -215,6 +216,51 @@ class ChannelsFirstBox(Box):
     """Gymnasium space of images ``[C, H, W]``; in another ``Box`` the shorter side is the channels."""
 
 
+class ChannelsLastBox(Box):
+    """Gymnasium space of images ``[H, W, C]``; in another ``Box`` the shorter side is the channels."""
+
+
+CHANNEL_BOXES: dict[str, type[Box]] = {"first": ChannelsFirstBox, "last": ChannelsLastBox}
+
+
+def name_channels(space: gymnasium.Space, channels: str | None) -> gymnasium.Space:
+    """A space whose images, each a ``Box`` of three dimensions, have their channels ``first`` or ``last``.
+
+    Args:
+        space: a ``Box``, or a dictionary or tuple of spaces.
+        channels: ``None`` returns the space itself.
+
+    Raises:
+        UserError: for another word.
+    """
+    if channels is None:
+        return space
+    if channels not in CHANNEL_BOXES:
+        raise UserError(f"env.channels={channels}: no such order. Write first or last.")
+    if isinstance(space, Dict):
+        return Dict({key: name_channels(subspace, channels) for key, subspace in space.items()})
+    if isinstance(space, Tuple):
+        return Tuple([name_channels(subspace, channels) for subspace in space])
+    if isinstance(space, Box) and len(space.shape) == 3:
+        return CHANNEL_BOXES[channels](space.low, space.high, dtype=space.dtype.type)
+    return space
+
+
+def warn_of_channels(space: gymnasium.Space, label: str) -> None:
+    """Warns once of images with two equal sides of which one is read as channels, such as a board's."""
+    for _, (_, image) in leaf_spaces(space):
+        if not is_image(image) or isinstance(image, ChannelsFirstBox | ChannelsLastBox):
+            continue
+        channels, *sides = channels_first(np.empty(image.shape[-3:], bool)).shape
+        if sides[0] != sides[1] and channels in sides and len(image.shape) > 2:
+            shape = " x ".join(map(str, image.shape))
+            warn_once(
+                f"{label}: its images of {shape} are read as {channels} channels of {sides[0]} x {sides[1]} "
+                "pixels. If that is wrong, add +env.channels=last with env=self_play, or observe a "
+                "ChannelsLastBox of hydrl.envs.spaces."
+            )
+
+
 class ObservationAdapter(gymnasium.ObservationWrapper):
     """Gymnasium wrapper that converts an observation, entry by entry, to what networks read.
 
@@ -276,6 +322,8 @@ def is_image(space: gymnasium.Space) -> bool:
     """Whether a space is an image for CNNs: 3 dimensions; if uint8 also 2 (grey) or 4 (a stack)."""
     if isinstance(space, ChannelsFirstBox):
         return True
+    if isinstance(space, ChannelsLastBox):
+        return min(space.shape[:2]) >= MIN_IMAGE_SIDE
     if not isinstance(space, Box) or len(space.shape) not in (2, 3, 4):
         return False
     if len(space.shape) != 3 and space.dtype != np.uint8:
@@ -305,6 +353,8 @@ def channels_are_last(shape: tuple[int, ...]) -> bool:
 
 def entry_channels_first(image: np.ndarray, space: gymnasium.Space) -> np.ndarray:
     """An image of a space as ``[C, H, W]``."""
+    if isinstance(space, ChannelsLastBox):
+        return image.transpose(2, 0, 1)
     return image if isinstance(space, ChannelsFirstBox) else channels_first(image)
 
 

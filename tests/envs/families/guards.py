@@ -86,6 +86,16 @@ def terminate_control(self, action):
     return observation, reward, terminated or truncated, False, info
 
 
+def truncate_control(self, action):
+    observation, reward, terminated, truncated, info = step_control(self, action)
+    return observation, reward, False, terminated or truncated, info
+
+
+def reply_unseeded(self, player):
+    mask = self.game.observe(player)["action_mask"]
+    return int(UNSEEDED.choice(np.flatnonzero(mask)))
+
+
 def reset_unseeded(self, *, seed=None, options=None):
     self.np_random  # noqa: B018 - made, so that nothing is seeded below
     return reset_control(self)
@@ -95,6 +105,7 @@ def reshaped(image):
     return image.reshape(image.shape[::-1])
 
 
+UNSEEDED = np.random.default_rng(0)  # of no environment
 GYM, ZOO = "hydrl.envs.gymnasium:", "hydrl.envs.pettingzoo:MultiAgentEnv."
 SAME_STEP = SimpleNamespace(DISABLED=AutoresetMode.SAME_STEP)
 GUARDS = [
@@ -172,6 +183,22 @@ GUARDS = [
         terminate_control,
         "dm-control",
         "ends",
+        1,
+    ),
+    Guard(
+        "a control task terminates",
+        "hydrl.envs.dm_control:ControlEnv.step",
+        truncate_control,
+        "dm-control-terminates",
+        "ends",
+        1,
+    ),
+    Guard(
+        "an opponent's draws follow the seed",
+        "hydrl.envs.self_play:SelfPlayEnv.opponent_action",
+        reply_unseeded,
+        "tictactoe",
+        "observations",
         1,
     ),
 ]

@@ -1,112 +1,65 @@
-"""PettingZoo's turn-based games against opponents who play at random: any valid reply may be theirs."""
+"""PettingZoo's turn-based games against opponents who play at random, by the same seed."""
 
-from copy import copy, deepcopy
 from functools import partial
 from importlib import import_module
 
 import numpy as np
+from gymnasium.utils.seeding import np_random
 
-from tests.envs.families.case import Case, RawStep
-
-
-def copy_game(game):
-    """A copy; PettingZoo's own copies begin anew."""
-    copied = copy(game)
-    copied.__dict__.update(deepcopy(game.__dict__))
-    return copied
-
-
-def replies(game, player):
-    """The game at the player's next turn, dead or alive, for all valid moves of the others."""
-    if game.agent_selection == player:
-        yield game
-        return
-    observation, _, terminated, truncated, _ = game.last()
-    moves = [None] if terminated or truncated else np.flatnonzero(observation["action_mask"])
-    for move in moves:
-        after = copy_game(game)
-        after.step(move)
-        yield from replies(after, player)
+from tests.envs.families.case import Case
 
 
 class Table:
-    """A game and the player whose moves are the agent's."""
+    """A game with Gymnasium's methods, for one player.
 
-    def __init__(self, game, player):
-        self.game, self.player = game, player
+    One generator draws, in this order, each game's player, its seed and the others' moves.
+    """
+
+    def __init__(self, name):
+        self.game = import_module(f"pettingzoo.classic.{name}").raw_env()
+
+    def reset(self, seed=None):
+        if seed is not None:
+            self.rng, _ = np_random(seed)
+        players = self.game.possible_agents
+        self.player = players[self.rng.integers(len(players))]
+        self.game.reset(seed=int(self.rng.integers(2**31)))
+        self.play_others()
+        return self.observe(), {}
+
+    def step(self, action):
+        valid = self.observe()["action_mask"]
+        self.game.step(action if valid[action] else valid.argmax())  # invalid ones are seen by check_masks
+        reward = self.game.rewards[self.player] + self.play_others()
+        ends = [flags[self.player] for flags in (self.game.terminations, self.game.truncations)]
+        return self.observe(), reward, *ends, {}
+
+    def play_others(self):
+        """Random moves until the player's turn; returns what they paid the player."""
+        game, reward = self.game, 0
+        while game.agent_selection != self.player and not game.terminations[self.player]:
+            valid = np.flatnonzero(game.observe(game.agent_selection)["action_mask"])
+            game.step(self.rng.choice(valid))
+            reward += game.rewards[self.player]
+        return reward
 
     def observe(self):
         return self.game.observe(self.player)
 
-
-class SearchedGames:
-    """Games in which the others' moves are looked for that lead to what hydrl observed, if any does."""
-
-    def __init__(self, case, rows):
-        self.case, self.rows = case, rows
-        self.envs, self.times = (
-            [Table(case.make_raw(), None) for _ in rows.ends["done"]],
-            [0] * len(rows.ends["done"]),
-        )
-
-    def begin(self, seed):
-        return self.reset(range(len(self.envs)))
-
-    def reset(self, indices):
-        return [self.find(index, self.starts(), self.rows.before, self.times[index]) for index in indices]
-
-    def starts(self):
-        game = self.case.make_raw()
-        game.reset()
-        for player in game.possible_agents:
-            yield from ((after, player) for after in replies(game, player))
-
-    def step(self, actions):
-        results = []
-        for index, action in enumerate(actions):
-            table = self.envs[index]
-            game, player = copy_game(table.game), table.player
-            game.step(action)
-            games = ((after, player) for after in replies(game, player))
-            observation = self.find(index, games, self.rows.after, self.times[index])
-            self.times[index] += 1
-            _, reward, terminated, truncated, _ = self.envs[index].game.last()
-            results.append(RawStep(observation, reward, terminated, truncated))
-        return results
-
-    def find(self, index, games, entries, time):
-        """Takes the first of some games whose observation is that of a row, else the last of them."""
-        for game, player in games:
-            self.envs[index] = Table(game, player)
-            observation = self.envs[index].observe()
-            rows = entries["observation"][index]
-            if time == len(rows) or np.array_equal(
-                np.ravel(self.case.read(observation)["observation"]), np.ravel(rows[time])
-            ):
-                break
-        return observation
-
     def close(self):
-        for table in self.envs:
-            table.game.close()
-
-
-def make_game(name):
-    return import_module(f"pettingzoo.classic.{name}").raw_env()
+        self.game.close()
 
 
 def game_case(name, module, read, fast_num_envs):
     return Case(
         name,
         ["env=self_play", f"env.id=classic/{module}"],
-        partial(make_game, module),
+        partial(Table, module),
         read=read,
         ends={"terminated"},
         mask=lambda table: table.observe()["action_mask"].astype(bool),
         action_space=lambda table: table.game.action_space(table.player),
-        make_vector=SearchedGames,
         package="pettingzoo",
-        random_starts=False,
         fast_num_envs=fast_num_envs,
     )
 

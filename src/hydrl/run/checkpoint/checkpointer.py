@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import TransformedEnv
 
-from hydrl.envs import normalizer_state
+from hydrl.envs import load_normalizer, normalizer_state
 from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
 from hydrl.metric_names import COLLECTING, RETURN_MEAN
 from hydrl.run.checkpoint import archive
@@ -83,6 +83,7 @@ class Checkpointer:
         self.episodes = running_episodes(self.env, self.collector, make_env)
         self.saved_at: int | None = None  # frames of the newest checkpoint
         self.snapshot: Snapshot | None = None
+        self.solved: Snapshot | None = None  # with which the run ends
         self.snapshot_at = self.snapshot_seconds = 0.0  # when the last was taken, and how long that took
 
     @contextmanager
@@ -131,10 +132,14 @@ class Checkpointer:
                 f"interrupted in a batch: the checkpoint is of {frames:,} frames; a resumed run {again}"
                 "learns from the batch again"
             )
+        self.rewind_counters(counters)
+
+    def rewind_counters(self, states: Mapping[str, Any]) -> None:
+        """Gives the counters earlier states of this run; time goes on."""
         resumed_at = [*self.progress.resumed_at]
         for name, counter in self.counters.items():
-            if name != "clock":  # time goes on
-                getattr(counter, "rewind", counter.load_state_dict)(counters[name])
+            if name != "clock":
+                getattr(counter, "rewind", counter.load_state_dict)(states[name])
         self.progress.resumed_at = resumed_at
 
     def maybe_save(self, every: int) -> None:
@@ -217,7 +222,41 @@ class Checkpointer:
 
     def set_score(self, frames: int, score: float, is_last: bool) -> None:
         """Enters a result in the checkpoint of its frames; after the last pending one old checkpoints go."""
-        archive.set_score(self.run_dir, frames, score, keep=self.keep if is_last else None)
+        if self.solved is not None:
+            self.write_solved(self.solved)
+        else:
+            archive.set_score(self.run_dir, frames, score, keep=self.keep if is_last else None)
+
+    def return_to(self, frames: int) -> bool:
+        """Goes back to the checkpoint of an earlier policy, with which the run ends.
+
+        Counters, policy and statistics are those of then. What only learning needs stays as it is.
+
+        Returns:
+            Whether there is such a checkpoint; a fork has none of before it began.
+
+        Raises:
+            UserError: if it is damaged.
+        """
+        file = archive.archive_of(self.run_dir, frames)
+        if not file.exists():
+            return False
+        metadata = archive.verify(file)
+        states = archive.load(file, [*self.components, "collector", "normaliser", "books", "rng"])
+        self.rewind_counters(states["books"])
+        self.components["actor"].load_state_dict(states["actor"])
+        load_normalizer(self.env, states["normaliser"])
+        self.solved, self.snapshot = Snapshot(states, metadata), None
+        return True
+
+    def write_solved(self, snapshot: Snapshot) -> None:
+        """Writes the checkpoint of :meth:`return_to` anew, with the result; later ones are removed."""
+        books = {name: counter.state_dict() for name, counter in self.counters.items()}
+        states = {**snapshot.states, "books": {**snapshot.states["books"], **books}}
+        metadata = {**snapshot.metadata, **self.run_metadata, RETURN_MEAN: self.progress.score}
+        archive.save(self.run_dir, states, metadata, keep=self.keep)
+        self.buffer_files.prune()
+        self.saved_at = self.progress.frames
 
     def load(self, point: ResumePoint | None) -> None:
         """Restores a checkpoint, where there is one; the random number generators come last.
