@@ -28,7 +28,17 @@ from hydrl.config.hydra_errors import find_all_mistakes
 from hydrl.config.migrations import new_config
 from hydrl.config.overrides import chosen_options, key_of, typed_words
 from hydrl.config.ranges import take_limits
-from hydrl.config.schema import NETWORKS, QUANTITIES, RULES, Loss, Node, RunConfig, is_nullable, quantity
+from hydrl.config.schema import (
+    NETWORKS,
+    QUANTITIES,
+    RULES,
+    Loss,
+    Node,
+    RunConfig,
+    has_workers,
+    is_nullable,
+    quantity,
+)
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import explain, explain_unresolved, join_or
 from hydrl.config.tree import find, option_names, option_target, read_option, show
@@ -67,7 +77,7 @@ class Settings(RunConfig):
             )
             self._put("compile", *(chosen if self.updates else (False, "")))
         if self.torch_threads == "auto":
-            workers = quantity(vars(self), "workers") is not None
+            workers = has_workers(vars(self))
             self._put("torch_threads", *auto_values.choose_threads(self.work, workers=workers))
         if self.eval.backend == "auto":
             in_process = [option_target(f"collector/{name}") for name in ("single", "dataset")]
