@@ -114,7 +114,7 @@ def cores(monkeypatch):
         (f"algo=td3 env=half_cheetah {WIDE}", 8, 2),
         ("algo=sac env=half_cheetah minibatches.size=1024", 2, 2),
         (f"algo=sac env=half_cheetah {WIDE}", 1, 1),
-        (f"algo=sac env=half_cheetah {WIDE} collector=overlap", 2, 1),
+        (f"algo=sac env=half_cheetah {WIDE} collector=pipelined", 2, 1),
         (f"algo=sac env=half_cheetah {WIDE} torch_threads=1", 2, 1),
         (f"algo=sac env=half_cheetah {WIDE} minibatches.size=128", 2, 1),
         ("algo=sac env=half_cheetah critic.num_cells=[400,400]", 2, 1),

@@ -138,6 +138,11 @@ def quantity(values: Values, what: str) -> Any:
     return next((candidate for candidate in candidates if candidate is not None), None)
 
 
+def has_workers(values: Values) -> bool:
+    """Whether other processes collect."""
+    return quantity(values, "workers") is not None or find(values, "collector.worker_timeout") is not None
+
+
 def call_spec(path: str) -> CallSpec:
     """How the run calls the component at a dotted path; without arguments if only others read it."""
     path = re.sub(r"^extra_learners\.\w+\.", "", path)

@@ -28,7 +28,17 @@ from hydrl.config.hydra_errors import find_all_mistakes
 from hydrl.config.migrations import new_config
 from hydrl.config.overrides import chosen_options, key_of, typed_words
 from hydrl.config.ranges import take_limits
-from hydrl.config.schema import NETWORKS, QUANTITIES, RULES, Loss, Node, RunConfig, is_nullable, quantity
+from hydrl.config.schema import (
+    NETWORKS,
+    QUANTITIES,
+    RULES,
+    Loss,
+    Node,
+    RunConfig,
+    has_workers,
+    is_nullable,
+    quantity,
+)
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import explain, explain_unresolved, join_or
 from hydrl.config.tree import find, option_names, option_target, read_option, show
@@ -67,16 +77,16 @@ class Settings(RunConfig):
             )
             self._put("compile", *(chosen if self.updates else (False, "")))
         if self.torch_threads == "auto":
-            workers = quantity(vars(self), "workers") is not None
+            workers = has_workers(vars(self))
             self._put("torch_threads", *auto_values.choose_threads(self.work, workers=workers))
         if self.eval.backend == "auto":
             in_process = [option_target(f"collector/{name}") for name in ("single", "dataset")]
             is_single = self.collector["_target_"] in in_process and quantity(vars(self), "workers") is None
-            workers = 0 if is_single else quantity(vars(self), "workers") or 1
-            chosen = auto_values.choose_eval_backend(
-                int(self.torch_threads) + workers, self.device, self.total_frames, self.eval.every_frames
+            busy = int(self.torch_threads) + (0 if is_single else quantity(vars(self), "workers") or 1)
+            backend = auto_values.choose_eval_backend(
+                busy, self.device, self.total_frames, self.eval.every_frames
             )
-            self._put("eval.backend", *chosen)
+            self._put("eval.backend", *backend)
 
     def keep_auto_values(self, then: Mapping[str, Any]) -> None:
         """Replaces ``auto`` by its value when a resumed run began, from its settings ``then``.

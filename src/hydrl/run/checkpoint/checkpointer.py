@@ -16,9 +16,9 @@ from torchrl.envs import TransformedEnv
 
 from hydrl.envs import load_normalizer, normalizer_state
 from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
-from hydrl.metric_names import RETURN_MEAN
+from hydrl.metric_names import COLLECTING, RETURN_MEAN
 from hydrl.run.checkpoint import archive
-from hydrl.run.checkpoint.env_state import RunningEpisodes
+from hydrl.run.checkpoint.env_state import running_episodes
 from hydrl.run.checkpoint.fork import changed_states
 from hydrl.run.checkpoint.replay_buffer import BufferFiles, BufferSnapshot
 from hydrl.run.checkpoint.resume import ResumePoint, describe_changes
@@ -26,6 +26,7 @@ from hydrl.run.run_folder import CONFIG, from_here
 from hydrl.training.progress import Progress
 
 AGE = 1.0  # seconds; a younger snapshot is near enough to the beginning of a batch
+GRACE = 8.0  # seconds that a batch in a collecting process may still take after an interrupt
 SHARE = 50  # the next snapshot waits this many times what the last one took
 # Components of plain data, in the order they are restored; a checkpoint has them as one, `books`.
 COUNTERS = ("progress", "metrics", "clock", "record", "looks")
@@ -79,7 +80,7 @@ class Checkpointer:
         if (buffer := self.components.pop("buffer", None)) is not None:
             self.components |= {"sampler": buffer.sampler, "writer": buffer.writer}
         self.buffer_files = BufferFiles(buffer, run_dir)
-        self.episodes = RunningEpisodes(self.env, self.collector, make_env)
+        self.episodes = running_episodes(self.env, self.collector, make_env)
         self.saved_at: int | None = None  # frames of the newest checkpoint
         self.snapshot: Snapshot | None = None
         self.solved: Snapshot | None = None  # with which the run ends
@@ -94,11 +95,18 @@ class Checkpointer:
             finish(status="diverged")
             raise DivergedError(error.terms, error.frames or self.progress.frames, self.saved_at) from None
         except (Interrupted, WorkerError) as error:
-            self.save_last_snapshot() if error.in_batch else self.save()
+            self.save() if self.can_save_now(error) else self.save_last_snapshot()
             if isinstance(error, Interrupted) and self.is_trained:
                 self.say("interrupted before the final evaluation ended; a resumed run evaluates again")
             finish(status=error.status)
             raise
+
+    def can_save_now(self, error: Interrupted | WorkerError) -> bool:
+        """Whether this is a moment between two batches, also in a collecting process."""
+        try:
+            return not error.in_batch and self.episodes.wait(GRACE)
+        except (UserError, RunError):  # of the collecting process
+            return False
 
     @property
     def is_trained(self) -> bool:
@@ -135,7 +143,12 @@ class Checkpointer:
         self.progress.resumed_at = resumed_at
 
     def maybe_save(self, every: int) -> None:
-        """Saves if the policy has the best score or ``every`` frames have passed; else keeps a snapshot."""
+        """Saves if the policy has the best score or ``every`` frames have passed; else keeps a snapshot.
+
+        Before that it waits for the batch that a collecting process collects, which a checkpoint holds.
+        """
+        with self.counters["clock"].timeit(COLLECTING):
+            self.episodes.wait()
         if self.progress.improved or self.progress.due(every):
             self.save()
         self.snapshot_if_old()
