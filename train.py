@@ -100,23 +100,25 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     session, score, keep = session or Session.of_job(), settings.eval, settings.keep_checkpoints
     clock, run, run_dir = Clock(session.began), build(settings, point), Path(settings.run_dir)
     progress = Progress(settings.batches, settings.frames_per_batch, *settings.goal)
-    evaluate, metrics, episodes = run.evaluate, run.metrics, (score.episodes, score.final_episodes)
+    evaluate, metrics = run.evaluate, run.metrics
+    evals = score.every_frames, score.episodes, score.final_episodes
     video_every = score.video_every_frames if score.video else None
     video = EpisodeVideo(evaluate, run_dir, progress, clock, video_every)
     with (
         Stop(session.stop_requested) as stop,
         shut_down_after(run.collect(stop=stop.check)) as collector,
         closing(RunLogger(run_dir, settings.logger_builders, run.info, progress, metrics, clock)) as logger,
-        closing(EvalSchedule(evaluate, progress, clock, score.every_frames, *episodes)) as evaluations,
+        closing(EvalSchedule(evaluate, progress, clock, *evals, stop.check)) as evaluations,
     ):
         components = run.with_state | {"collector": collector, "looks": evaluations, "record": logger}
         components |= {"progress": progress, "metrics": metrics, "clock": clock}
         checkpoints = Checkpointer(run_dir, components, run.make_env, logger.metadata, keep, logger.say)
         evaluations.backend = settings.eval_backend(evaluate, stop=stop.check)
-        evaluations.on_result = checkpoints.set_score, logger.flush
+        evaluations.return_to, evaluations.say = checkpoints.return_to, logger.say
+        evaluations.on_result = logger.flush, checkpoints.set_score
         with checkpoints.saved_on_interrupt(logger.finish), stop.as_interrupt():
             checkpoints.load(point)
-            evaluations.join(stop.check)
+            evaluations.join()
             batches = clock.timed(collector)
             while not progress.confirmed(evaluations.evaluate_final, logger.say) and progress.batches_left:
                 checkpoints.maybe_save(settings.checkpoint_every_frames)
@@ -131,7 +133,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
                 if evaluations.maybe_start() or progress.due(settings.log_every_frames):
                     logger.write()
                 video.maybe_record(stop.check, logger.say, logger.show)
-                evaluations.join(stop.check)
+                evaluations.join()
                 stop.check()
             checkpoints.save()
             video.record_final_policy(stop.check, logger.say, logger.show)

@@ -1,11 +1,11 @@
 """Evaluates a run: python scripts/evaluate.py run=outputs/… episodes=100 video=true
 
-Keys: run (a run folder), episodes, checkpoint (last, best or a number of frames), stream (another number
-gives other episodes), untrained (agent groups that act with their initial weights: agent, or
-adversary,agent), video (true records the first episode, at most eval.max_steps steps, as
+Keys: run (a run folder), episodes (their number, 100), checkpoint (last, best or a number of frames),
+stream (another number gives other episodes), untrained (agent groups that act with their initial weights:
+agent, or adversary,agent), video (true records the first episode, at most eval.max_steps steps, as
 video-CHECKPOINT.mp4 in the run folder), render (human shows 5 episodes in a window, without scores), export
-(FILE.onnx or FILE.pt2; writes the policy for other programs), device, trust (true allows your own
-environments).
+(FILE.onnx or FILE.pt2; writes the policy for other programs), device (cpu; cuda or auto), trust (true
+allows your own environments).
 """
 
 import json

@@ -7,8 +7,8 @@ Keys: run (a run folder), out (a new folder; with format=minari the dataset's na
 pendulum/expert-v0), frames (100,000; complete episodes with at least so many steps), checkpoint (last, best
 or a number of frames), sampled (true samples actions from the policy's distribution), random (0; share of
 the frames with random actions, in episodes after the policy's), format (npz, h5 or minari; h5 and minari
-need pip install 'hydrl[minari]'), stream (another number gives other episodes), device, trust (true allows
-your own environments).
+need pip install 'hydrl[minari]'), stream (another number gives other episodes), device (cpu; cuda or auto),
+trust (true allows your own environments).
 """
 
 import re

@@ -221,6 +221,7 @@ def logged(folder: Path) -> list[dict[str, str]]:
 
 
 process.quieten_libraries()
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side: eval.backend=auto starts no process
 # Under nohup or in a shell's background some are ignored, and so would be what tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -323,7 +324,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Says what evaluations give by their frames: those of the training and the closing ones."""
 
     def call(training: dict[int, float], closing: dict[int, float]) -> None:
-        def play(self, frames, episodes, drawn):
+        def play(self, frames, episodes, drawn, parts=None):
             mean = (training if drawn == SeedStream.TRAINING else closing)[frames]
             return Evaluation(torch.full((episodes,), mean), torch.ones(episodes))
 

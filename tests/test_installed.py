@@ -107,7 +107,7 @@ def test_it_goes_on_in_any_folder(call: Call, folder: Path):
 @pytest.mark.slow
 def test_members_and_workers_start_from_the_wheel(call: Call, folder: Path):
     place = ["hydra.launcher.n_jobs=2", "hydra.sweep.dir=sweep"]
-    done = call("python", "-m", "hydrl", "-m", "algo=dqn", *TINY, "collector=single,overlap", *place)
+    done = call("python", "-m", "hydrl", "-m", "algo=dqn", *TINY, "collector=single,pipelined", *place)
     assert "sweep: 2 of 2 finished" in done.stdout, done.stdout + done.stderr
     frames = [json.loads(each.read_text())["frames"] for each in folder.glob("sweep/*/summary.json")]
     assert (done.returncode, frames) == (0, [256] * 2)

@@ -19,8 +19,8 @@ CHECKS = [
     (("algo=dqn", "env=cartpole"), 475, 100, 5),
     (("algo=ppo", "env=cartpole"), 475, 100, 5),
     # Data an update old, and a compiled update, learn as well.
-    (("algo=ppo", "env=inverted_double_pendulum", "collector=overlap"), 9_300, 200, 3),
-    (("algo=dqn", "env=cartpole", "collector=overlap"), 475, 100, 3),
+    (("algo=ppo", "env=inverted_double_pendulum", "collector=pipelined"), 9_300, 200, 3),
+    (("algo=dqn", "env=cartpole", "collector=pipelined"), 475, 100, 3),
     # On a Ray cluster too.
     (
         ("algo=ppo", "env=cartpole", "collector=ray", "transforms=normalized", "init_stats_frames=1_000"),
@@ -38,7 +38,7 @@ CHECKS = [
     (("algo=prioritized_dqn", "env=cartpole"), 475, 100, 3),
     (("algo=a2c", "env=cartpole"), 475, 100, 3),
     (("algo=impala", "env=cartpole"), 475, 100, 3),
-    (("algo=impala", "env=cartpole", "collector=overlap"), 475, 100, 1),
+    (("algo=impala", "env=cartpole", "collector=pipelined"), 475, 100, 1),
     (("algo=reinforce", "env=cartpole"), 400, 100, 3),
     (("algo=ddpg", "env=pendulum"), -200, 20, 3),
     (("algo=tqc", "env=pendulum"), -200, 20, 3),

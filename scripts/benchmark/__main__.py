@@ -91,7 +91,7 @@ DQN = ("algo=dqn", "env=cartpole", "loss.module.double_dqn=false", "exploration.
 ALONE = ("env=half_cheetah", "collector.num_envs=1", "torch_threads=1", EAGER)
 SAC = ("algo=sac", *ALONE, "tuned=null")
 TD3 = ("algo=td3", *ALONE, "optim.lr=1e-3")
-OVERLAP = ("compile=true", "collector=overlap")
+PIPELINED = ("compile=true", "collector=pipelined")
 WIDE = ("collector.num_envs=32", "collector.frames_per_batch=1_024")
 MINATAR = ("algo=ppo", "env=minatar", "env.id=MinAtar/Breakout-v1", "torch_threads=1", EAGER)
 ATARI = ("env=atari", "env.id=ALE/Breakout-v5", "torch_threads=1", EAGER)
@@ -117,7 +117,7 @@ TASKS = {
         loops={
             "hydrl": (*PPO, "collector.num_envs=10"),
             "hydrl, compiled": (*PPO, "collector.num_envs=10", "compile=true"),
-            "hydrl, compiled, collecting meanwhile": (*PPO, *OVERLAP, "collector.num_envs=10"),
+            "hydrl, compiled, collecting meanwhile": (*PPO, *PIPELINED, "collector.num_envs=10"),
             SB3: "sb3.ppo",
             "documented TorchRL, as written": "documented.as_written",
             GAE_ONCE: "documented.gae_once",
@@ -137,7 +137,7 @@ TASKS = {
         loops={
             "hydrl": (*PPO, *WIDE),
             "hydrl, compiled": (*PPO, *WIDE, "compile=true"),
-            "hydrl, compiled, collecting meanwhile": (*PPO, *OVERLAP, *WIDE),
+            "hydrl, compiled, collecting meanwhile": (*PPO, *PIPELINED, *WIDE),
             SB3: "sb3.ppo_32",
         },
         bases={"to SB3": SB3},
@@ -153,7 +153,7 @@ TASKS = {
         loops={
             "hydrl": DQN,
             "hydrl, compiled": (*DQN, "compile=true"),
-            "hydrl, compiled, collecting meanwhile": (*DQN, *OVERLAP, "collector.num_envs=16"),
+            "hydrl, compiled, collecting meanwhile": (*DQN, *PIPELINED, "collector.num_envs=16"),
             SB3: "sb3.dqn",
             PLAIN: "plain.dqn",
             FLOOR: "plain.dqn_floor",
@@ -403,7 +403,7 @@ def speed(names: Sequence[str], repeats: int, batches: int | None) -> None:
     draw({TASKS[name].title: rows for name, rows in summaries.items()}, OUTPUTS / "benchmark.png")
 
 
-MEANWHILE = {"single": 1, "overlap": 1, "multi_async": 2}  # choices of collector, and who collects
+MEANWHILE = {"single": 1, "pipelined": 1, "multi_async": 2}  # choices of collector, and who collects
 SLOWED = (
     *("algo=sac", "env=gym", "env.id=scripts.benchmark.slow_tasks:SlowCheetah-v0", "tuned=null"),
     *("collector.num_envs=1", "collector.init_random_frames=256", "minibatches.warmup_frames=256"),
@@ -431,7 +431,7 @@ def meanwhile(repeats: int, batches: int, wait: float, compile: bool) -> None:
             rate = steady_speed(times, task.warmup).frames_per_second
             busy = f"others on {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores"
             console().print(f"round {number + 1} of {repeats}: {choice}, {rate:,.1f} frames/s; {busy}")
-        rounds.append(overlap_speedups(runs, task.warmup))
+        rounds.append(parallel_speedups(runs, task.warmup))
     rows = [
         {"collector": choice, **{key: statistics.median(row[choice][key] for row in rounds) for key in cells}}
         for choice, cells in rounds[0].items()
@@ -440,7 +440,7 @@ def meanwhile(repeats: int, batches: int, wait: float, compile: bool) -> None:
     write(OUTPUTS / "benchmark-meanwhile.csv", rows)
 
 
-def overlap_speedups(runs: Mapping[str, Times], warmup: int) -> dict[str, dict[str, float]]:
+def parallel_speedups(runs: Mapping[str, Times], warmup: int) -> dict[str, dict[str, float]]:
     """By choices of :data:`MEANWHILE`: how much faster than ``single`` each was, and could have been.
 
     Where both go on at once a frame takes as long as its simulation or its update, whichever is slower.
@@ -702,7 +702,8 @@ def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
     file = ROOT / "docs" / "results" / "untuned.csv"
     loops = {"hydrl": untuned_hydrl, SB3: untuned_sb3}
     runs = add_scores(file, loops, ids, seeds)
-    lines = ["| task | " + " | ".join(loops) + " |", "|---|" + "---:|" * len(loops)]
+    lines = ["# PPO without presets, hydrl's and Stable-Baselines3's\n"]
+    lines += ["| environment | " + " | ".join(loops) + " |", "|---|" + "---:|" * len(loops)]
     differences = []
     for id in UNTUNED:
         scores = [scores_of(runs, id, loop) for loop in loops]

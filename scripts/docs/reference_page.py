@@ -36,6 +36,11 @@ Columns of `metrics.csv`, keys of `summary.json` and names in the loggers. Retur
 before any reward transform. `loss/…` are the terms of the loss, means over the batch; a value followed in
 `info` is `train/NAME` and `eval/NAME`. [A run](../running.md#metrics) explains the important ones.
 """
+KEY_MEANING = re.compile(r"(\w+)(?: \(((?:[^()]|\([^()]*\))*)\))?(, | and |\. ?|$)")
+PAIR = r"[\w.]+=[\w./]*\w(?:,\w+)*"
+CODE = re.compile(
+    rf"pip install '\S+'|(?<![`\w])(?:'[\w.]+=[^']+'|{PAIR}(?: {PAIR})*|[\w-]*(?:/[\w-]+)+\.\w+)"
+)
 COMMANDS = """\
 # Command line
 
@@ -143,5 +148,36 @@ def commands_page() -> str:
     parts = [COMMANDS.strip(), WRITTEN]
     for name, script in SCRIPTS.items():
         help_text = ast.get_docstring(ast.parse((ROOT / script).read_text(encoding="utf-8"))) or ""
-        parts += [f"## hydrl {name}", fenced(help_text, "text")]
+        parts += [f"## hydrl {name}", *describe_script(help_text)]
     return "\n\n".join(parts) + "\n"
+
+
+def describe_script(help_text: str) -> Iterator[str]:
+    """A script's help in Markdown: what it does, its command, a table of its keys, the rest."""
+    first, *paragraphs = re.split(r"\n\s*\n", help_text)
+    purpose, _, command = first.partition(":")
+    yield f"{with_code(purpose)}:"
+    yield fenced(command.strip() or paragraphs.pop(0).strip(), "")
+    for paragraph in paragraphs:
+        text = " ".join(paragraph.split())
+        if text.startswith("Keys: "):
+            keys, text = split_keys(text.removeprefix("Keys: "))
+            yield table(["key", "meaning"], [[code(key), in_cell(with_code(about))] for key, about in keys])
+        if text:
+            yield with_code(text)
+
+
+def split_keys(text: str) -> tuple[list[tuple[str, str]], str]:
+    """Keys with their meanings of ``KEY (meaning), KEY and KEY. More``, and what comes after them."""
+    keys, end = [], 0
+    while match := KEY_MEANING.match(text, end):
+        keys.append((match[1], match[2] or ""))
+        end = match.end()
+        if match[3] != ", " and match[3] != " and ":
+            break
+    return keys, text[end:]
+
+
+def with_code(text: str) -> str:
+    """Text whose commands, ``KEY=VALUE`` and file names are inline code."""
+    return CODE.sub(r"`\g<0>`", text)

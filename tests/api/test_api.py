@@ -219,6 +219,17 @@ def test_finished_runs_are_found_in_a_folder(trained, tmp_path):
         hydrl.runs(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(("words", "backend"), [([], "inline"), (["eval.backend=process"], "process")])
+def test_a_program_is_not_imported_again_by_a_background_process_nobody_asked_for(
+    words, backend, tmp_path, monkeypatch
+):
+    configs = []
+    monkeypatch.setattr(runs, "run_training", lambda cfg, session: configs.append(cfg))
+    monkeypatch.setattr(runs, "Run", lambda place, trust: place)
+    hydrl.train("algo=ppo", "env=cartpole", *words, folder=tmp_path / "run")
+    assert configs[0].eval.backend == backend
+
+
 def test_a_class_is_the_task_and_the_run_says_where_it_goes_on(counting, tmp_path, capsys):
     words = [*SMALL, "algo=dqn", "minibatches.warmup_frames=64"]
     run = hydrl.train(*words, folder=tmp_path / "run", env=counting, **{"+env.length": 7})

@@ -114,7 +114,7 @@ def cores(monkeypatch):
         (f"algo=td3 env=half_cheetah {WIDE}", 8, 2),
         ("algo=sac env=half_cheetah minibatches.size=1024", 2, 2),
         (f"algo=sac env=half_cheetah {WIDE}", 1, 1),
-        (f"algo=sac env=half_cheetah {WIDE} collector=overlap", 2, 1),
+        (f"algo=sac env=half_cheetah {WIDE} collector=pipelined", 2, 1),
         (f"algo=sac env=half_cheetah {WIDE} torch_threads=1", 2, 1),
         (f"algo=sac env=half_cheetah {WIDE} minibatches.size=128", 2, 1),
         ("algo=sac env=half_cheetah critic.num_cells=[400,400]", 2, 1),
@@ -154,6 +154,47 @@ def test_a_resumed_run_keeps_its_threads(cores):
     longer = settings("algo=sac", "env=half_cheetah", WIDE)
     check_same(longer.shown, began.shown, longer.keep_auto_values)
     assert longer.torch_threads == longer.shown["torch_threads"] == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "count", "chosen"),
+    [
+        ("algo=ppo env=cartpole", 2, "process"),
+        ("algo=ppo env=cartpole", 1, "inline"),
+        ("algo=ppo env=cartpole eval.backend=inline", 2, "inline"),
+        ("algo=ppo env=cartpole collector=multi_sync", 2, "inline"),
+        ("algo=ppo env=cartpole collector=multi_sync", 4, "process"),
+        ("algo=dqn env=cartpole collector=overlap", 2, "inline"),
+        ("algo=dqn env=cartpole collector=overlap", 3, "process"),
+        (f"algo=sac env=half_cheetah {WIDE}", 2, "inline"),  # which takes both cores for its update
+        (f"algo=sac env=half_cheetah {WIDE}", 3, "process"),
+        ("algo=ppo env=cartpole torch_threads=2", 2, "inline"),
+        ("algo=ppo env=cartpole device=cuda", 2, "inline"),
+        ("algo=ppo env=cartpole eval.every_frames=1_000_000", 2, "inline"),  # there is only the final one
+    ],
+)
+def test_evaluations_take_a_core_that_nothing_else_uses(cores, overrides, count, chosen):
+    cores(count)
+    run = settings(*overrides.split())
+    assert run.eval.backend == run.shown["eval"]["backend"] == chosen
+    line = "eval.backend=auto is process: a core is free; results are the same as with inline"
+    assert (line in run.chosen) is (chosen == "process")
+
+
+def test_a_run_beside_others_evaluates_inline(cores, monkeypatch):
+    cores(2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert settings("algo=ppo", "env=cartpole").eval.backend == "inline"
+
+
+@pytest.mark.parametrize("before", ["inline", "process", None])
+def test_a_resumed_run_keeps_its_backend_of_evaluations(cores, before):
+    cores(2 if before == "inline" else 1)
+    longer = settings("algo=ppo", "env=cartpole")
+    evaluation = {key: value for key, value in longer.shown["eval"].items() if key != "backend"}
+    then = {**longer.shown, "eval": evaluation | ({"backend": before} if before else {})}
+    check_same(longer.shown, then, longer.keep_auto_values)
+    assert longer.eval.backend == longer.shown["eval"]["backend"] == (before or "inline")
 
 
 def test_a_run_goes_on_where_its_algorithm_has_come_to_fit_more():

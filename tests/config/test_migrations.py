@@ -13,6 +13,7 @@ from hydrl.config.migrations import (
     old_word,
     table,
     with_encoders,
+    with_pipelined,
 )
 from hydrl.config.user_dirs import add_folders
 from hydrl.errors import UserError
@@ -99,6 +100,17 @@ def test_an_encoder_of_before_there_was_a_choice_scales_as_it_did():
     assert new_config(then, scale="bounds")["actor"]["encoder"]["scale"] == "bounds"
 
 
+def test_only_an_overlapped_collector_is_compared_as_a_pipelined_one():
+    target = table()["targets"]["pipelined"]
+    overlap = {"_target_": "make", "sync": False, "num_workers": 1, "frames_per_batch": 64}
+    now = {"collector": {"_target_": target, "frames_per_batch": 64}}
+    assert with_pipelined({"collector": overlap, "seed": 1}, now) == {**now, "seed": 1}
+    workers = {"collector": {**overlap, "num_workers": 2}}
+    assert with_pipelined(workers, now) == workers
+    assert with_pipelined({"collector": overlap}, workers) == {"collector": overlap}
+    assert get_object(target).__name__ == "pipelined_collector"
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -131,6 +143,9 @@ def test_an_encoder_of_before_there_was_a_choice_scales_as_it_did():
         ("env.id=hydrl.parts.environments.t_maze:TMaze-v0", "env.id=hydrl.envs.toy_t_maze:TMaze-v0"),
         ("data.path=hydrl.parts/x.npz", "data.path=hydrl.parts/x.npz"),
         ("~tuned", "~tuned"),
+        ("collector=overlap", "collector=pipelined"),
+        ("collector=single,overlap", "collector=single,pipelined"),
+        ("collector=overlapping", "collector=overlapping"),
     ],
 )
 def test_an_old_override_is_rewritten(old: str, new: str):
@@ -154,6 +169,7 @@ def test_each_rewritten_override_is_printed_once(capsys):
         ("eval.backend=inline", "eval.mode=loop"),
         ("extra_learners.d.loss.requires={}", "before.d.loss.needs={}"),
         ("memory=gru", "memory=gru"),
+        ("collector=pipelined", "collector=pipelined"),  # no new name of an old option
         ("seed=1", "seed=1"),
     ],
 )

@@ -102,4 +102,4 @@ def test_words_of_older_runs_choose_it_too(typed):
 
 
 def test_one_worker_that_never_waits_does_for_sequences():
-    assert settings(*words("dqn", "rnn=lstm", "collector=overlap")).steps_per_row == 32
+    assert settings(*words("dqn", "rnn=lstm", "collector=pipelined")).steps_per_row == 32

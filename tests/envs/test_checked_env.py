@@ -103,7 +103,7 @@ def collected(monkeypatch):
 
 def slow_if(each: str) -> Any:
     """Those whose workers collect as others' do, and that tests/experience runs too."""
-    return pytest.param(each, marks=pytest.mark.slow) if each in ("multi_async", "overlap", "ray") else each
+    return pytest.param(each, marks=pytest.mark.slow) if each in ("multi_async", "pipelined", "ray") else each
 
 
 @pytest.mark.parametrize("collector", map(slow_if, option_names(CONFIGS / "collector")))

@@ -22,7 +22,7 @@ from torchrl.collectors import BaseCollector
 from torchrl.envs import TransformedEnv
 
 from hydrl import envs
-from hydrl.errors import DivergedError, Interrupted, WorkerError
+from hydrl.errors import DivergedError, Interrupted, UserError, WorkerError
 from hydrl.experience import collectors, worker_collectors
 from hydrl.networks import actors
 from tests.conftest import HANGING, workers_of
@@ -32,7 +32,7 @@ NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 KINDS = {
     "multi_sync": {"sync": True, "num_workers": 2},
     "multi_async": {"sync": False, "num_workers": 2},
-    "overlap": {"sync": False, "num_workers": 1},
+    "one_worker": {"sync": False, "num_workers": 1},
 }
 
 
@@ -58,6 +58,10 @@ def divide_in_torch() -> torch.Tensor:
     return torch.ones(()) / 0
 
 
+def refuse() -> None:
+    raise UserError("env.id=X: no such thing. Write Y.")
+
+
 def tell_a_variable() -> None:
     raise RuntimeError(os.environ["TOLD"])
 
@@ -67,6 +71,7 @@ TROUBLE = {
     "none": int,
     "infinite": divide_in_torch,
     "raises": divide,
+    "refuses": refuse,
     "killed": partial(signal.raise_signal, signal.SIGKILL),
     "crashes": partial(signal.raise_signal, signal.SIGSEGV),
     "hangs": hang,
@@ -141,12 +146,12 @@ def test_a_worker_has_the_environment_variables_of_now_and_python_its_way_to_sta
     for value in ("one value", "another"):  # what the second is a copy of began with the first
         monkeypatch.setenv("TOLD", value)
         with ends_with_error() as message:
-            make_collector("overlap", "tells", early=True)
+            make_collector("one_worker", "tells", early=True)
         assert message[0].endswith(f"RuntimeError: {value}")
     assert multiprocessing.get_start_method() == before
 
 
-@pytest.mark.parametrize("kind", ["multi_sync", slow("multi_async"), slow("overlap")])
+@pytest.mark.parametrize("kind", ["multi_sync", slow("multi_async"), slow("one_worker")])
 def test_a_worker_s_own_traceback_is_told_once(kind, capfd):
     collector = make_collector(kind, "raises")
     pid = collector.procs[-1].pid
@@ -162,7 +167,7 @@ def test_a_worker_s_own_traceback_is_told_once(kind, capfd):
 
 
 def test_a_worker_whose_environment_gives_no_number_says_which():
-    with collectors.shut_down_after(make_collector("overlap", "infinite")) as collector:
+    with collectors.shut_down_after(make_collector("one_worker", "infinite")) as collector:
         batches = iter(collector)
         assert next(batches)["next", "reward"].isfinite().all()
         with pytest.raises(DivergedError) as caught:
@@ -172,7 +177,7 @@ def test_a_worker_whose_environment_gives_no_number_says_which():
 
 @pytest.mark.slow
 def test_a_worker_that_waits_for_the_run_does_not_hang():
-    with collectors.shut_down_after(make_collector("overlap", "none", worker_timeout=40)) as collector:
+    with collectors.shut_down_after(make_collector("one_worker", "none", worker_timeout=40)) as collector:
         batches = iter(collector)
         next(batches)
         time.sleep(45)
@@ -180,7 +185,7 @@ def test_a_worker_that_waits_for_the_run_does_not_hang():
 
 
 def test_a_worker_that_is_stopped_is_said_to_be(monkeypatch):
-    collector = make_collector("overlap", "none")
+    collector = make_collector("one_worker", "none")
     with ends_with_error(collector) as message:
         batches = iter(collector)
         next(batches)
@@ -227,7 +232,7 @@ def test_a_worker_that_is_killed_is_named():
 
 
 def test_a_worker_that_crashes_says_where():
-    collector = make_collector("overlap", "crashes")
+    collector = make_collector("one_worker", "crashes")
     with ends_with_error(collector) as message:
         for _ in collector:
             pass
@@ -265,7 +270,7 @@ def test_a_worker_that_hangs_ends_with_the_line_it_is_in(trouble, early, line):
     with (
         ends_with_error() as message,
         collectors.shut_down_after(
-            make_collector("overlap", trouble, early=early, worker_timeout=80)
+            make_collector("one_worker", trouble, early=early, worker_timeout=80)
         ) as collector,
     ):
         for _ in collector:

@@ -593,7 +593,6 @@ MISTAKES: dict[str, list[str]] = {
         "transforms: running statistics of observations or rewards would stay in the workers",
         "or transforms=normalized init_stats_frames=1_000, which leaves rewards as they are.\n",
     ],
-    "collector=overlap ~tuned": ["running statistics", "transforms=normalized init_stats_frames=1_000"],
     "transforms.reward_scaling.scale=wide": ["transforms.reward_scaling.scale=wide", "a valid number"],
     "env=reacher transforms.reward_scaling.gamma=2": ["transforms.reward_scaling.gamma=2", "equal to 1"],
     "env=pendulum actor.init=xavier": ["actor.init=xavier", "orthogonal"],

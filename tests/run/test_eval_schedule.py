@@ -1,4 +1,4 @@
-"""Evaluations in a process of their own are those of the loop's turn, wherever the run is by then."""
+"""Evaluations in the background are those of the training loop, and a run ends alike with either."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import pickle
 import re
 import shutil
 import signal
+from copy import deepcopy
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
@@ -14,15 +15,19 @@ from types import SimpleNamespace
 import pytest
 import ray
 import torch
+from omegaconf import OmegaConf
 
 from hydrl.contrib.ray import cluster as machines
 from hydrl.contrib.ray import evaluation
-from hydrl.errors import UserError, WorkerError
+from hydrl.errors import Interrupted, UserError, WorkerError
 from hydrl.metric_names import RETURN_MEAN
+from hydrl.run import eval_process
 from hydrl.run.checkpoint import archive
-from hydrl.run.eval_process import EvalProcess, try_snapshot
+from hydrl.run.eval_process import EvalProcess, preserve_policy, try_snapshot
 from hydrl.run.eval_schedule import EvalSchedule
-from tests.conftest import SMALL_PPO, digest, logged, resume_point, saved, settings
+from hydrl.run.logging.run_logger import RunLogger
+from hydrl.training.evaluator import preserve_rng
+from tests.conftest import SMALL, SMALL_PPO, digest, logged, resume_point, saved, settings
 
 # Its normaliser's statistics change with every batch, and each look is due two batches after the one before.
 WORDS = [*SMALL_PPO, "env=inverted_double_pendulum", "collector.num_envs=2", "total_frames=512"]
@@ -138,16 +143,220 @@ def test_what_fails_in_its_process_is_told():
     ours, theirs = Pipe()
     theirs.send_bytes(pickle.dumps(lost))
     backend = SimpleNamespace(receive=partial(EvalProcess.receive, SimpleNamespace(pipe=ours)))
+    schedule = SimpleNamespace(pending=[{"frames": 128}], result_of=partial(EvalSchedule.result_of, None))
     with pytest.raises(WorkerError, match=r"(?s)^the evaluation after 128 frames failed: .*no weights$"):
-        EvalSchedule.receive(SimpleNamespace(backend=backend, pending=[{"frames": 128}]))
+        EvalSchedule.receive(schedule, backend)
 
 
-@pytest.mark.slow
-def test_after_one_that_solved_the_task_the_next_is_waited_for_and_ends_the_run(tmp_path):
-    folder = trained(tmp_path / "run", *BESIDE, "eval.reward_threshold=1", "eval.stop_when_solved=true")
-    assert told(folder)["solved_at_frames"] == 128
-    assert told(folder)["frames"] == 256
-    assert [*evaluated(folder)] == [128, 256]
+# A run ends at the same frames with the same weights, however late an evaluation is over.
+
+
+class LateBackend:
+    """Plays each evaluation when the run has to wait for it, with a copy of the policy, in this process."""
+
+    is_ready, is_optional = True, False
+    polls = 0
+    stop_at: int | None = None  # the number of the poll at which the run gets SIGTERM
+
+    def __init__(self, evaluator, **_):
+        self.evaluator = deepcopy(evaluator)
+        self.evaluator.normaliser = dict
+
+    def send(self, snapshot):
+        self.snapshot = deepcopy(snapshot)
+
+    def poll(self, seconds=0.0):
+        LateBackend.polls += 1
+        if LateBackend.polls == self.stop_at:
+            signal.raise_signal(signal.SIGTERM)
+            return False
+        return seconds > 0
+
+    def receive(self):
+        with preserve_rng():
+            return try_snapshot(self.evaluator, self.snapshot)
+
+    def close(self):
+        self.evaluator.close()
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """Makes ``eval.backend=process`` a :class:`LateBackend`."""
+    monkeypatch.setattr(eval_process, "start_eval_process", LateBackend)
+    monkeypatch.setattr(LateBackend, "polls", 0)
+
+
+STOPS = ["eval.stop_when_solved=true", "eval.reward_threshold=9"]
+DQN = [*SMALL, "algo=dqn", "env=cartpole", "buffer.storage.max_size=200", "minibatches.warmup_frames=64"]
+DQN += ["total_frames=512"]
+PENDULUM = [*WORDS, "total_frames=1024"]
+COMPONENTS = ("actor", "loss", "optimizer", "normaliser", "rng", "collector")
+BOOKS = ("progress", "metrics", "record", "looks")
+
+
+def returns_by_frames(evaluations, solved: int, unconfirmed: int | None = None) -> None:
+    """The policy solves the task after ``solved`` frames; after ``unconfirmed``, fresh episodes fail."""
+    frames = range(0, 2_048, 64)
+    reached = {solved, unconfirmed}
+    evaluations(
+        {frame: 10.0 if frame in reached else frame / 1_000 for frame in frames},
+        {frame: 9.5 if frame == solved else 2.0 + frame / 1_000 for frame in frames},
+    )
+
+
+def end_alike(inline: Path, other: Path, components: tuple[str, ...], *, resumed: bool = False) -> None:
+    """Both runs have the same log, summary and last checkpoint."""
+    assert logged(other) == logged(inline)
+    assert told(other) == told(inline)
+    frames = told(inline)["frames"]
+    assert archive.frames_of(archive.find(other, "last")) == frames
+    for component in components:
+        assert digest(saved(other, component)) == digest(saved(inline, component)), component
+    ours, theirs = saved(other, "books"), saved(inline, "books")
+    for books in (ours, theirs):
+        del books["progress"]["counters"]["solved_at_seconds"]
+    if resumed:
+        ours["progress"]["resumed_at"] = theirs["progress"]["resumed_at"]
+    for name in BOOKS:
+        assert digest(ours[name]) == digest(theirs[name]), name
+    metadata = [archive.verify(archive.find(folder, "last")) for folder in (other, inline)]
+    assert metadata[0][RETURN_MEAN] == metadata[1][RETURN_MEAN]
+
+
+@pytest.mark.parametrize("words", [PENDULUM, DQN], ids=["ppo", "dqn"])
+def test_a_solved_run_ends_with_the_policy_that_solved_it_whatever_it_learned_meanwhile(
+    words, evaluations, late, tmp_path
+):
+    returns_by_frames(evaluations, solved=384, unconfirmed=256)
+    inline = trained(tmp_path / "inline", *words, *STOPS, "eval.backend=inline")
+    lagging = trained(tmp_path / "late", *words, *STOPS, "eval.backend=process")
+    assert LateBackend.polls > 4
+    assert told(inline)["frames"] == 384
+    assert told(inline)["best_eval/return_mean"] == told(inline)["eval/return_mean"] == 9.5
+    assert told(inline)["solved_at_frames"] == 256  # though fresh episodes did not confirm it
+    rows = ("sampler", "writer", "buffer") if words is DQN else ()
+    end_alike(inline, lagging, (*COMPONENTS, *rows))
+
+    longer = ["eval.stop_when_solved=false", "total_frames=512", "resume=auto"]
+    for folder, backend in ((inline, "inline"), (lagging, "process")):
+        trained(folder, *words, STOPS[1], f"eval.backend={backend}", *longer)
+    end_alike(inline, lagging, (*COMPONENTS, *rows))
+
+
+@pytest.mark.parametrize("backend", ["inline", "process"])
+def test_a_run_stopped_while_the_evaluation_that_solves_it_is_pending_ends_alike(
+    backend, evaluations, late, tmp_path, monkeypatch
+):
+    returns_by_frames(evaluations, solved=256)
+    inline = trained(tmp_path / "inline", *DQN, *STOPS, "eval.backend=inline")
+    folder = tmp_path / "late"
+    monkeypatch.setattr(LateBackend, "stop_at", 4)
+    with pytest.raises(Interrupted):
+        trained(folder, *DQN, *STOPS, "eval.backend=process")
+    assert archive.frames_of(archive.find(folder, "last")) > 256
+    pending = saved(folder, "books")["looks"]["asked"]
+    assert [snapshot["frames"] for snapshot in pending] == [256]
+    monkeypatch.setattr(LateBackend, "stop_at", None)
+    trained(folder, *DQN, *STOPS, f"eval.backend={backend}", "resume=auto")
+    assert told(inline)["frames"] == 256
+    end_alike(inline, folder, (*COMPONENTS, "sampler", "writer", "buffer"), resumed=True)
+
+
+def test_a_policy_is_what_it_was_after_another_was_played_in_its_place_or_could_not_be():
+    actor = torch.nn.Linear(2, 1)
+    weights, evaluator = deepcopy(actor.state_dict()), SimpleNamespace(actor=actor)
+    drawn = torch.get_rng_state()
+
+    def play_another():
+        with preserve_policy(evaluator):
+            torch.nn.init.zeros_(actor.weight)
+            torch.rand(1)
+            raise Interrupted(signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        play_another()
+    assert digest(actor.state_dict()) == digest(weights)
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+# The final evaluation is shared among the cores.
+
+FINAL = ["eval.final_episodes=170", "eval.every_frames=512", "eval.max_steps=12"]
+
+
+def test_the_final_evaluation_is_the_same_on_any_number_of_cores(tmp_path, monkeypatch):
+    finals: dict[int, torch.Tensor] = {}
+    for cores in (1, 3):
+        started: list[int] = []
+        monkeypatch.setenv("OMP_NUM_THREADS", str(cores))
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: range(cores), raising=False)
+
+        def start_process(*args, start=eval_process.EvalProcess.start, started=started):
+            started.append(1)
+            start(*args)
+
+        def finish(self, final=None, *, status="finished", cores=cores, finish=RunLogger.finish):
+            finals[cores] = final.returns
+            finish(self, final, status)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(eval_process.EvalProcess, "start", start_process)
+            patch.setattr(RunLogger, "finish", finish)
+            backend = "inline" if cores == 1 else "process"
+            trained(tmp_path / str(cores), *SMALL_PPO, "env=pendulum", *FINAL, f"eval.backend={backend}")
+        assert len(started) == cores - 1  # 170 episodes are three parts
+    assert len(finals[1]) == 170
+    assert torch.equal(finals[1], finals[3])
+
+
+# What auto starts may fail: the training loop evaluates.
+
+AUTO = [*WORDS, "eval.backend=auto"]
+
+
+@pytest.fixture
+def free_core(monkeypatch):
+    """Lets ``eval.backend=auto`` find a free core."""
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2), raising=False)
+
+
+def test_until_its_process_has_started_the_loop_evaluates(runs, free_core, tmp_path, monkeypatch):
+    never = property(lambda self: False)
+    monkeypatch.setattr(EvalProcess, "is_ready", never)
+    folder = trained(tmp_path / "run", *AUTO)
+    agree(runs[0], folder)
+    assert OmegaConf.load(folder / "config_resolved.yaml").eval.backend == "process"
+
+
+def test_the_loop_evaluates_for_a_process_that_was_lost(runs, free_core, tmp_path, monkeypatch, capsys):
+    def wait_and_kill(self, snapshot, send=EvalProcess.send):
+        self.process.kill()
+        self.process.join()
+        send(self, snapshot)
+
+    monkeypatch.setattr(EvalProcess, "is_ready", property(lambda self: self.starter.join() is None))
+    monkeypatch.setattr(EvalProcess, "send", wait_and_kill)
+    folder = trained(tmp_path / "run", *AUTO)
+    agree(runs[0], folder)
+    assert re.search(
+        r"the evaluation process \d+ was killed by SIGKILL.*; evaluations go on in the training loop",
+        " ".join(capsys.readouterr().err.split()),
+    )
+
+
+@pytest.mark.parametrize("backend", ["process", "auto"])
+def test_what_cannot_be_sent_to_a_process_is_evaluated_by_the_loop(
+    backend, runs, free_core, tmp_path, monkeypatch, capsys
+):
+    def refuse(evaluator):
+        raise TypeError("cannot pickle 'Window' object")
+
+    monkeypatch.setattr(eval_process, "portable", refuse)
+    agree(runs[0], trained(tmp_path / "run", *WORDS, f"eval.backend={backend}"))
+    line = "eval.backend=process: evaluates inline, as no process can be started: TypeError: cannot pickle"
+    assert (line in " ".join(capsys.readouterr().err.split())) is (backend == "process")
 
 
 # On Ray.

@@ -56,11 +56,11 @@ def test_loops_at_once_are_beside_what_the_slower_half_makes_possible():
         spent = {name: [share * at for at in elapsed] for name, share in halves.items()}
         return Times([100, 200, 300, 400], elapsed, updates=400, spent=spent)
 
-    rows = benchmark.overlap_speedups(
-        {"single": times(1), "overlap": times(0.75), "multi_async": times(0.5)}, 1
+    rows = benchmark.parallel_speedups(
+        {"single": times(1), "pipelined": times(0.75), "multi_async": times(0.5)}, 1
     )
 
-    assert rows["overlap"] == pytest.approx(
+    assert rows["pipelined"] == pytest.approx(
         {
             "frames/s": 100 / 0.75,
             "simulator, ms": 6.0,

@@ -19,6 +19,7 @@ from torchrl.envs import (
 )
 
 from hydrl import envs
+from hydrl.envs.evaluation import join_evaluations
 from hydrl.envs.time_limits import episode_limit
 from hydrl.experience import collectors
 from hydrl.networks import actors
@@ -295,3 +296,55 @@ def test_close_closes_what_was_opened():
     (env,) = evaluate.envs.values()
     evaluate.close()
     assert env.is_closed
+
+
+@pytest.mark.parametrize(
+    ("episodes", "sizes"), [(99, [99]), (100, [50, 50]), (149, [50, 99]), (200, [50] * 4)]
+)
+def test_many_episodes_are_played_in_parts(episodes, sizes):
+    assert evaluator(toys(short=2, long=20)).split(episodes) == sizes
+
+
+class SeededAsOne(CountingEnv):
+    """Steps ``num_envs`` environments itself, with one seed."""
+
+    def __init__(self, num_envs: int = 1, **options):
+        super().__init__(**options)
+
+
+def test_environments_that_share_a_seed_are_not_split():
+    make_env = partial(envs.make_env, partial(SeededAsOne, short=2, long=20), ())
+    assert evaluator(make_env).split(200) == [200]
+
+
+def pendulums(num_envs=1, **options):
+    """Gymnasium's pendulum for 5 steps, whose start decides what an action of 0 returns."""
+    make = partial(envs.gymnasium_env, "Pendulum-v1", max_episode_steps=5)
+    return envs.make_env(make, (DoubleToFloat,), num_envs=num_envs, **options)
+
+
+@pytest.mark.parametrize("make_env", [toys(short=2, long=20), pendulums], ids=["torchrl", "gymnasium"])
+def test_parts_have_the_episodes_of_the_whole(monkeypatch, make_env):
+    evaluate = evaluator(make_env)
+    assert evaluate.split(130) == [50, 80]
+    parts = evaluate(7, episodes=130)
+    assert torch.equal(parts.returns[50:], evaluate.play(7, 130, SeedStream.TRAINING, [1]).returns)
+    monkeypatch.setattr("hydrl.training.evaluator.PART", 1_000)
+    whole = evaluate.play(7, 130, SeedStream.TRAINING)
+    assert len(whole.returns.unique()) > 1
+    for name in ("returns", "lengths"):
+        assert torch.equal(getattr(parts, name), getattr(whole, name)), name
+
+
+def test_joined_evaluations_have_all_episodes_in_order():
+    first = Evaluation(
+        torch.tensor([1.0, 2.0]), torch.tensor([3, 4]), 1, {"distance": torch.tensor([5.0, 6.0])}
+    )
+    second = Evaluation(torch.tensor([7.0]), torch.tensor([8]), 1)
+    joined = join_evaluations([first, second])
+    assert joined.returns.tolist() == [1.0, 2.0, 7.0]
+    assert joined.lengths.tolist() == [3, 4, 8]
+    assert joined.cut_episodes == 2
+    assert joined.info["distance"].tolist()[:2] == [5.0, 6.0]
+    assert joined.info["distance"].isnan().tolist() == [False, False, True]
+    assert joined.metrics()["eval/distance"] == 5.5

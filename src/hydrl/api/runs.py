@@ -22,6 +22,7 @@ from hydrl.api.training import TRAINING, restore_process
 from hydrl.config import ROOT, command_line
 from hydrl.config.migrations import new_key
 from hydrl.config.overrides import chosen_options, key_of, new_command, to_override
+from hydrl.config.schema import has_workers
 from hydrl.deploy.load import open_run
 from hydrl.deploy.policy import Policy, open_policy
 from hydrl.errors import Interrupted, RunError, UserError, printable
@@ -198,6 +199,8 @@ def train(*words: str, folder: str | Path | None = None, began: float | None = N
         cfg = command_line.compose_for_python(typed, expand)
         place = Path(cfg.run_dir)
         python_classes.drop_unaccepted(cfg, [new_key(key_of(word)) for word in typed])
+        if cfg.eval.backend == "auto":  # a background process imports the program, which may train again
+            cfg.eval.backend = "inline"
         if options := python_classes.process_only_options(chosen_options()):
             refuse_workers(cfg, options)
             print(f"{', '.join(options)}: known to this process only; resume the run here")
@@ -214,7 +217,7 @@ def refuse_workers(cfg: DictConfig, options: list[str]) -> None:
         UserError: if the run has workers and such an environment.
     """
     env = next((option for option in options if option.startswith("env=")), None)
-    if env and (cfg.collector.get("num_workers") or cfg.collector.get("num_collectors")):
+    if env and has_workers(cfg):
         raise UserError(f"{env}: workers do not know this class. Use collector=single, or an option file.")
 
 

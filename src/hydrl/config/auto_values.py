@@ -66,6 +66,21 @@ def choose_threads(work: int, *, workers: bool) -> tuple[int, str]:
     return 2, "a second core is faster for networks and minibatches of this size"
 
 
+def choose_eval_backend(busy_cores: int, device: str, frames: int, every: int) -> tuple[str, str]:
+    """What plays evaluations, and why: a background process if a core is free, else the training loop.
+
+    Args:
+        busy_cores: cores that the learner and the collector use.
+        device: of the run.
+        frames: of the whole run.
+        every: frames between evaluations.
+    """
+    is_on_cpu = device == "cpu" or (device == "auto" and not os.path.exists("/dev/nvidiactl"))
+    if count_cores() <= busy_cores or not is_on_cpu or frames <= every:
+        return "inline", ""
+    return "process", "a core is free; results are the same as with inline"
+
+
 def sequence(*, _root_: DictConfig) -> int | None:
     """Length of sequences, ``${sequence:}`` in YAML; ``None`` without an RNN.
 

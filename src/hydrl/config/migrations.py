@@ -205,6 +205,21 @@ def with_encoders(then: Mapping[str, Any], now: Mapping[str, Any], networks: Seq
     return current
 
 
+def with_pipelined(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run with ``collector=overlap`` as if it had ``pipelined``, which replaced it.
+
+    Args:
+        then: of an older run; one with another collector is given back.
+        now: of the same run as it would be begun now.
+    """
+    old, target = then.get("collector") or {}, table()["targets"]["pipelined"]
+    is_pipelined = (now.get("collector") or {}).get("_target_") == target
+    if not is_pipelined or (old.get("sync"), old.get("num_workers")) != (False, 1):
+        return {**then}
+    collector = {key: value for key, value in old.items() if key not in ("sync", "num_workers")}
+    return {**then, "collector": {**collector, "_target_": target}}
+
+
 def old_config(values: Any, path: str = "") -> Any:
     """A configuration with its keys as W&B has them, which keeps the first names."""
     if not isinstance(values, Mapping):

@@ -97,7 +97,7 @@ class Eval(Strict):
     reward_threshold: float | None
     stop_when_solved: bool
     target_return: float | None = None  # these are not in the files of older runs
-    backend: Literal["inline", "process", "ray"] = "inline"
+    backend: Literal["auto", "inline", "process", "ray"] = "inline"
     address: ClusterAddress | None = None
     video: bool = False
     video_every_frames: PositiveInt = 50_000
@@ -136,6 +136,11 @@ def quantity(values: Values, what: str) -> Any:
     """The value of a quantity such as ``frames``, under any of its keys; ``None`` without one."""
     candidates = (find(values, key) for key in QUANTITIES[what].split())
     return next((candidate for candidate in candidates if candidate is not None), None)
+
+
+def has_workers(values: Values) -> bool:
+    """Whether other processes collect."""
+    return quantity(values, "workers") is not None or find(values, "collector.worker_timeout") is not None
 
 
 def call_spec(path: str) -> CallSpec:

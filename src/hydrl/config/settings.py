@@ -28,10 +28,20 @@ from hydrl.config.hydra_errors import find_all_mistakes
 from hydrl.config.migrations import new_config
 from hydrl.config.overrides import chosen_options, key_of, typed_words
 from hydrl.config.ranges import take_limits
-from hydrl.config.schema import NETWORKS, QUANTITIES, RULES, Loss, Node, RunConfig, is_nullable, quantity
+from hydrl.config.schema import (
+    NETWORKS,
+    QUANTITIES,
+    RULES,
+    Loss,
+    Node,
+    RunConfig,
+    has_workers,
+    is_nullable,
+    quantity,
+)
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import explain, explain_unresolved, join_or
-from hydrl.config.tree import find, option_names, option_target, read_option
+from hydrl.config.tree import find, option_names, option_target, read_option, show
 from hydrl.config.trust import check_addresses, check_trust
 from hydrl.config.user_dirs import option_folders, searchpath
 from hydrl.errors import ConfigError, UserError
@@ -67,8 +77,16 @@ class Settings(RunConfig):
             )
             self._put("compile", *(chosen if self.updates else (False, "")))
         if self.torch_threads == "auto":
-            workers = quantity(vars(self), "workers") is not None
+            workers = has_workers(vars(self))
             self._put("torch_threads", *auto_values.choose_threads(self.work, workers=workers))
+        if self.eval.backend == "auto":
+            in_process = [option_target(f"collector/{name}") for name in ("single", "dataset")]
+            is_single = self.collector["_target_"] in in_process and quantity(vars(self), "workers") is None
+            workers = 0 if is_single else quantity(vars(self), "workers") or 1
+            chosen = auto_values.choose_eval_backend(
+                int(self.torch_threads) + workers, self.device, self.total_frames, self.eval.every_frames
+            )
+            self._put("eval.backend", *chosen)
 
     def keep_auto_values(self, then: Mapping[str, Any]) -> None:
         """Replaces ``auto`` by its value when a resumed run began, from its settings ``then``.
@@ -76,7 +94,10 @@ class Settings(RunConfig):
         Images are scaled as they were, unless ``encoder.scale`` is set now.
         """
         for key in self._chosen:
-            self._put(key, then.get(key), "the run was started with it")
+            value = find(then, key)
+            if key == "eval.backend" and value is None:  # as of runs before there was a choice
+                value = "inline"
+            self._put(key, value, "the run was started with it")
         if any(key_of(word).endswith("encoder.scale") for word in typed_words()):
             return
         encoders = [
@@ -96,9 +117,10 @@ class Settings(RunConfig):
         return False
 
     def _put(self, key: str, value: Any, why: str) -> None:
-        setattr(self, key, value)
-        self._shown[key] = value
-        self._chosen[key] = f"{key}=auto is {json.dumps(value)}: {why}" if why else ""
+        group, _, name = key.rpartition(".")
+        setattr(getattr(self, group) if group else self, name, value)
+        (self._shown[group] if group else self._shown)[name] = value
+        self._chosen[key] = f"{key}=auto is {show(value)}: {why}" if why else ""
 
     @property
     def chosen(self) -> list[str]:
@@ -218,6 +240,8 @@ class Settings(RunConfig):
         if (node := read_option("/eval_backends").get(self.eval.backend)) is None:
             return build_none
         options = {key: getattr(self.eval, key) for key in node if key not in ("_target_", *RULES)}
+        if "eval.backend" in self._chosen:
+            options["is_optional"] = True
         return make_builder({**node, **options})
 
     @property

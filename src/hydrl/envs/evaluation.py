@@ -1,6 +1,6 @@
 """Evaluation of a policy: one deterministic episode in each environment, and their statistics."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -56,6 +56,23 @@ class Evaluation:
     def info_means(self) -> dict[str, float]:
         """``eval/NAME``: means of the values followed in ``info``, over the episodes where they are known."""
         return known_means({f"eval/{name}": values for name, values in self.info.items()})
+
+
+def join_evaluations(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """One evaluation of all episodes, in order."""
+    if len(evaluations) == 1:
+        return evaluations[0]
+    info: dict[str, Tensor] = {}
+    for name in dict.fromkeys(name for part in evaluations for name in part.info):
+        unknown = [torch.full(part.returns.shape, torch.nan) for part in evaluations]
+        parts = zip(evaluations, unknown, strict=True)
+        info[name] = torch.cat([part.info.get(name, nan) for part, nan in parts])
+    return Evaluation(
+        torch.cat([part.returns for part in evaluations]),
+        torch.cat([part.lengths for part in evaluations]),
+        sum(part.cut_episodes for part in evaluations),
+        info,
+    )
 
 
 @torch.no_grad()

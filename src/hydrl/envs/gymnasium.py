@@ -372,6 +372,8 @@ class GymVector(GymWrapper):
     pendulums) to 14 % (16 CartPoles) less time, with the same results.
     """
 
+    has_consecutive_seeds = True  # Gymnasium seeds environment ``k`` with the seed + ``k``
+
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         action = self.read_action(tensordict.get(self.action_key))
         observation, reward, terminated, truncated, _ = self._env.step(action)

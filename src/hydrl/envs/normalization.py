@@ -139,6 +139,13 @@ def load_normalizer(env: TransformedEnv, state: dict[str, Any], *, running: bool
                     transform.earlier = transform.num_observations
 
 
+def unfreeze_normalizers(env: TransformedEnv) -> None:
+    """Lets running normalizers continue from the statistics they have."""
+    for transform in normalizers(env):
+        if not isinstance(transform, ObservationNorm):
+            transform.unfreeze()
+
+
 @contextmanager
 def explain_mismatch() -> Iterator[None]:
     """Context manager that explains errors of loading another run's statistics.

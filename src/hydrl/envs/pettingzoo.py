@@ -187,6 +187,8 @@ class MultiAgentEnv(EnvBase):
         device: where tensors live.
     """
 
+    has_consecutive_seeds = True  # see _set_seed
+
     def __init__(self, envs: Sequence[Any], label: str, group_map: GroupMap, device: str) -> None:
         super().__init__(device=device, batch_size=[len(envs)])
         self.envs, self.label = [*envs], label

@@ -88,11 +88,7 @@ def make_collector(
         WorkerError: when a worker dies or hangs, here or while iterating.
         DivergedError: while iterating, for NaN or infinity.
     """
-    options: dict[str, Any] = {"frames_per_batch": frames_per_batch, "total_frames": -1, "split_trajs": False}
-    options |= {"init_random_frames": init_random_frames or None, "device": device}
-    options |= {"auto_register_policy_transforms": needs_episode_starts(policy)}
-    if (pool := opponent_pool(env)) is not None:
-        pool.check(policy, env)
+    options = collector_options(env, policy, frames_per_batch, init_random_frames, device)
     if num_workers is None:
         # Trajectory ids cost 6-10 % of acting; only joining workers' batches needs them.
         return CheckedCollector(env, policy, track_traj_ids=False, **options)
@@ -100,6 +96,25 @@ def make_collector(
     makers = [partial(worker_env, make_env, seed + 10_000 * (1 + worker)) for worker in range(num_workers)]
     make_workers = partial(SyncWorkers, cat_results="stack") if sync else AsyncWorkers
     return make_workers(makers, policy, worker_timeout=worker_timeout, stop=stop, **options)
+
+
+def collector_options(
+    env: TransformedEnv,
+    policy: TensorDictModuleBase,
+    frames_per_batch: int,
+    init_random_frames: int,
+    device: str,
+) -> dict[str, Any]:
+    """Arguments of TorchRL's collectors, after a check that the policy can play as an opponent.
+
+    Raises:
+        UserError: if it cannot.
+    """
+    if (pool := opponent_pool(env)) is not None:
+        pool.check(policy, env)
+    options: dict[str, Any] = {"frames_per_batch": frames_per_batch, "total_frames": -1, "split_trajs": False}
+    options |= {"init_random_frames": init_random_frames or None, "device": device}
+    return options | {"auto_register_policy_transforms": needs_episode_starts(policy)}
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psutil
 from tensordict import TensorDictBase
@@ -71,18 +71,26 @@ class WorkerCollector(CheckedCollector):
     @contextmanager
     def reporting(self) -> Iterator[None]:
         """Context manager that reports an exception, or a stack trace on timeout, and ends the process."""
-        if math.isfinite(self.worker_timeout):
-            faulthandler.dump_traceback_later(self.worker_timeout, exit=True, file=self.report)
         try:
-            yield
+            with time_limit(self.worker_timeout, self.report):
+                yield
         except DivergedError as error:
             print(error.terms, file=self.report)
             raise SystemExit(error.exit_code) from None
         except BaseException:
             traceback.print_exc(file=self.report)
             raise SystemExit(1) from None  # multiprocessing prints nothing about it
-        finally:
-            faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def time_limit(seconds: float, report: TextIO) -> Iterator[None]:
+    """Context manager that reports a stack trace on timeout, and ends the process."""
+    if math.isfinite(seconds):
+        faulthandler.dump_traceback_later(seconds, exit=True, file=report)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def child_processes() -> set[psutil.Process]:
@@ -117,6 +125,25 @@ def iterate_within(
         with context():
             batch = next(batches)
         yield batch
+
+
+def explain_exit(name: str, code: int, report: str, worker_timeout: float) -> WorkerError:
+    """The error that says how a process ended.
+
+    Args:
+        name: of the process.
+        code: its exit code; the negative number of a signal that killed it.
+        report: its traceback, or the stack trace of a crash or timeout.
+        worker_timeout: seconds that it was allowed to take.
+    """
+    outcome = "failed" if report else f"ended with exit code {code}"
+    if code < 0:
+        hint = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
+        outcome = f"was killed by {signal.Signals(-code).name}{hint}"
+    elif report.startswith("Timeout"):
+        limit = f"collector.worker_timeout={worker_timeout:g}"
+        outcome = f"took longer than {limit} seconds to start or for a batch"
+    return WorkerError(f"{name} {outcome}" + (f":\n{report}" if report else ""))
 
 
 class WorkerLost(BaseException):
@@ -270,14 +297,7 @@ class WorkerWatchdog:
         report = file.read_text(encoding="utf-8", errors="replace").strip() if file.exists() else ""
         if report and code == DivergedError.exit_code:
             return DivergedError(report)
-        outcome = "failed" if report else f"ended with exit code {code}"
-        if code < 0:
-            hint = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
-            outcome = f"was killed by {signal.Signals(-code).name}{hint}"
-        elif report.startswith("Timeout"):
-            limit = f"collector.worker_timeout={self.worker_timeout:g}"
-            outcome = f"took longer than {limit} seconds to start or for a batch"
-        return WorkerError(f"{self.worker_name(worker)} {outcome}" + (f":\n{report}" if report else ""))
+        return explain_exit(self.worker_name(worker), code, report, self.worker_timeout)
 
     def worker_name(self, worker: int) -> str:
         """Name of a worker in messages."""

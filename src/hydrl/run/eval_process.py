@@ -6,20 +6,23 @@ import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
-from copy import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from copy import copy, deepcopy
+from itertools import pairwise
 from multiprocessing.connection import Connection
+from threading import Thread
 from typing import Any, Protocol
 
 import torch
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.data.utils import CloudpickleWrapper
 
-from hydrl.errors import RunError, UserError, WorkerError
+from hydrl.config.auto_values import count_cores
+from hydrl.errors import RunError, UserError, WorkerError, warn_once
 from hydrl.experience.forkserver import STOP_SIGNALS, worker_context
 from hydrl.library_setup import quieten_libraries, remember_missing_packages
-from hydrl.training.evaluator import Evaluation, PolicyEvaluator, SeedStream
+from hydrl.training.evaluator import Evaluation, PolicyEvaluator, SeedStream, preserve_rng
 
 JOIN_SECONDS = 5.0  # in which a process whose pipe is closed has ended
 
@@ -28,7 +31,16 @@ class EvalBackend(Protocol):
     """What plays evaluations in the background, one at a time.
 
     A *snapshot* is what :meth:`hydrl.run.eval_schedule.EvalSchedule.snapshot` returns.
+
+    Attributes:
+        is_optional: whether the training loop plays what this backend cannot play.
     """
+
+    is_optional: bool
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes evaluations now; the training loop plays them until it does."""
 
     def send(self, snapshot: dict[str, Any]) -> None:
         """Starts an evaluation; raises ``WorkerError`` where the process that plays it is lost."""
@@ -43,26 +55,60 @@ class EvalBackend(Protocol):
         """Ends the process, whatever it is doing."""
 
 
+def start_eval_process(
+    evaluator: PolicyEvaluator, *, stop: Callable[[], object] | None = None, is_optional: bool = False
+) -> "EvalProcess | None":
+    """Starts an :class:`EvalProcess`; ``None`` where the policy or its environment cannot be sent to one."""
+    try:
+        return EvalProcess(evaluator, is_optional=is_optional)
+    except Exception as error:  # whatever a class of the user's own raises when it is pickled
+        if not is_optional:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            warn_once(f"eval.backend=process: evaluates inline, as no process can be started: {reason}")
+        return None
+
+
 class EvalProcess:
     """An evaluation backend in a process of this machine.
 
     Args:
         evaluator: the process gets a copy of it.
-        stop: called by other backends while they start; this one starts at once.
+        is_optional: starts it while training goes on; the training loop evaluates until it is ready.
+
+    Attributes:
+        starter: a thread that starts the process, which waits for the imports of Python's forkserver;
+            ``None`` where it was started at once.
     """
 
-    def __init__(self, evaluator: PolicyEvaluator, *, stop: Callable[[], object] | None = None) -> None:
+    def __init__(self, evaluator: PolicyEvaluator, *, is_optional: bool = False) -> None:
+        self.is_optional, self.is_closed = is_optional, False
+        content = pickle.dumps(CloudpickleWrapper(portable(evaluator)))  # before any weight changes
         with worker_context(blocked_signals=STOP_SIGNALS) as context:  # which then ends it
-            self.pipe, child_pipe = context.Pipe()
-            arguments = CloudpickleWrapper(portable(evaluator)), torch.get_num_threads(), dict(os.environ)
-            self.process = context.Process(
-                target=serve_evaluations, args=(child_pipe, *arguments), daemon=True
-            )
-            self.process.start()
-        child_pipe.close()
+            self.pipe, self.child_pipe = context.Pipe()
+            arguments = self.child_pipe, content, torch.get_num_threads(), dict(os.environ)
+            self.process = context.Process(target=serve_evaluations, args=arguments, daemon=True)
+            self.starter = Thread(target=self.try_to_start, daemon=True) if is_optional else None
+            self.starter.start() if self.starter else self.start()
+
+    def start(self) -> None:
+        """Starts the process and leaves its end of the pipe to it."""
+        self.process.start()
+        self.child_pipe.close()
+
+    def try_to_start(self) -> None:
+        """Starts the process in a thread; if that fails it is never ready, and the loop evaluates."""
+        with suppress(Exception):
+            self.start()
+            if self.is_closed:
+                self.process.kill()
+
+    @property
+    def is_ready(self) -> bool:
+        """See :class:`EvalBackend`."""
+        return self.process.pid is not None and not (self.starter and self.starter.is_alive())
 
     def send(self, snapshot: dict[str, Any]) -> None:
-        """See :class:`EvalBackend`; the first call waits until the process has started."""
+        """See :class:`EvalBackend`."""
         try:
             self.pipe.send_bytes(pickle.dumps(snapshot))
         except OSError:
@@ -91,16 +137,32 @@ class EvalProcess:
         return WorkerError(f"the evaluation process {self.process.pid} {how}")
 
     def close(self) -> None:
-        """See :class:`EvalBackend`."""
-        self.process.kill()
-        self.process.join()
+        """See :class:`EvalBackend`; a process that is still starting ends once it has started."""
+        self.is_closed = True
+        if self.is_ready:
+            self.process.kill()
+            self.process.join()
         self.pipe.close()
 
 
+def start_helpers(evaluator: PolicyEvaluator, parts: int, backend: EvalBackend | None) -> "list[EvalProcess]":
+    """Processes that play parts of an evaluation beside this one: ``backend``, and new ones for more cores.
+
+    Args:
+        evaluator: of the policy.
+        parts: how many parts there are.
+        backend: of the run; where it is no :class:`EvalProcess` that is ready, there are none.
+    """
+    cores = count_cores() // torch.get_num_threads()
+    if not isinstance(backend, EvalProcess) or not backend.is_ready or min(parts, cores) < 2:
+        return []
+    return [backend, *(EvalProcess(evaluator) for _ in range(min(parts, cores) - 2))]
+
+
 def portable(evaluator: PolicyEvaluator) -> PolicyEvaluator:
-    """A copy for another process, without the statistics, which refer to this process's environment."""
+    """A copy for another process, without environments, and statistics that refer to one."""
     remote = copy(evaluator)
-    remote.normaliser = dict
+    remote.normaliser, remote.envs, remote.last = dict, {}, None
     return remote
 
 
@@ -111,17 +173,23 @@ def prepare(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def serve_evaluations(
-    pipe: Connection, evaluator: CloudpickleWrapper, threads: int, environ: dict[str, str]
-) -> None:
-    """Runs in the process that evaluates: plays each snapshot it receives."""
+def serve_evaluations(pipe: Connection, content: bytes, threads: int, environ: dict[str, str]) -> None:
+    """Runs in the process that evaluates: plays each snapshot it receives.
+
+    Args:
+        pipe: to the run.
+        content: the evaluator, pickled.
+        threads: of PyTorch.
+        environ: environment variables of the run.
+    """
     if sys.platform == "linux":  # PR_SET_PDEATHSIG: it ends with the run
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     os.environ.update(environ)  # this process is a copy of one that has those of an earlier run
     prepare(threads)
+    evaluator: PolicyEvaluator = pickle.loads(content).fn
     with suppress(EOFError):  # the run has ended
         while True:
-            pipe.send_bytes(pickle.dumps(try_snapshot(evaluator.fn, pickle.loads(pipe.recv_bytes()))))
+            pipe.send_bytes(pickle.dumps(try_snapshot(evaluator, pickle.loads(pipe.recv_bytes()))))
 
 
 def try_snapshot(evaluator: PolicyEvaluator, snapshot: dict[str, Any]) -> Evaluation | str:
@@ -140,4 +208,22 @@ def play_snapshot(evaluator: PolicyEvaluator, snapshot: dict[str, Any]) -> Evalu
     player.normaliser = lambda: snapshot["normaliser"]
     player.actor.load_state_dict(snapshot["actor"])
     GlobalRNGState().load_state_dict(snapshot["rng"])
-    return player.play(snapshot["frames"], snapshot["episodes"], SeedStream.TRAINING)
+    seed_stream = snapshot.get("seed_stream", SeedStream.TRAINING)
+    return player.play(snapshot["frames"], snapshot["episodes"], seed_stream, snapshot.get("parts"))
+
+
+@contextmanager
+def preserve_policy(evaluator: PolicyEvaluator) -> Iterator[None]:
+    """Context manager that restores the policy's weights and all global random generators."""
+    weights = deepcopy(evaluator.actor.state_dict())
+    try:
+        with preserve_rng():
+            yield
+    finally:
+        evaluator.actor.load_state_dict(weights)
+
+
+def split_evenly(count: int, shares: int) -> list[range]:
+    """The numbers up to ``count`` in so many ranges of about the same length."""
+    bounds = (count * share // shares for share in range(shares + 1))
+    return [range(first, end) for first, end in pairwise(bounds)]

@@ -193,8 +193,14 @@ class EpisodeVideo:
             self.record(path, metric_names.VIDEO, SeedStream.TRAINING, check_stop, say, show)
 
     def record_final_policy(self, check_stop: Callable[[], None], say: Say, show: Show) -> None:
-        """Records the final policy, where the run makes videos; arguments as of :meth:`maybe_record`."""
+        """Records the final policy, where the run makes videos; arguments as of :meth:`maybe_record`.
+
+        Videos of later policies, which a solved run dropped, are removed.
+        """
         if self.every is not None:
+            for video in self.folder.glob("*.mp4"):
+                if video.stem.isdecimal() and int(video.stem) > self.progress.frames:
+                    video.unlink()
             path = self.folder / "final.mp4"
             self.record(path, metric_names.FINAL_VIDEO, SeedStream.FINAL, check_stop, say, show)
 

@@ -1,7 +1,7 @@
 """Evaluates policies over whole episodes with raw returns, and leaves training exactly as it was."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import partial
@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 from tensordict.nn import TensorDictModuleBase
 from torchrl.checkpoint import GlobalRNGState
-from torchrl.envs import TransformedEnv
+from torchrl.envs import EnvBase, SerialEnv, TransformedEnv
 
 from hydrl.envs import load_normalizer
-from hydrl.envs.evaluation import Evaluation, play_episodes
+from hydrl.envs.evaluation import Evaluation, join_evaluations, play_episodes
 from hydrl.envs.time_limits import episode_limit
 from hydrl.errors import Interrupted, warn_once
 from hydrl.library_setup import seed_generators
+
+PART = 50  # episodes of a part, of evaluations of at least twice as many
 
 
 class SeedStream(IntEnum):
@@ -30,7 +32,9 @@ class SeedStream(IntEnum):
 class PolicyEvaluator:
     """Evaluates a policy over whole episodes, in environments of its own.
 
-    It keeps the environments between calls, as building them takes longer than a short episode.
+    It keeps the environments between calls, as building them takes longer than a short episode. From
+    :data:`PART` * 2 episodes on it plays them in parts, which several processes can share: networks round
+    differently with the number of rows, so the parts are the same however many processes there are.
 
     Args:
         make_env: ``make_env(num_envs=n)`` builds an evaluation environment under the run's transforms.
@@ -73,15 +77,54 @@ class PolicyEvaluator:
             self.last = request, self.play(*request)
         return self.last[1]
 
-    def play(self, frames: int, episodes: int, seed_stream: int) -> Evaluation:
-        """Plays the episodes with seeded random generators, and restores these afterwards."""
-        with preserve_rng():
-            seed_generators(self.seed)
-            if episodes not in self.envs:
+    def split(self, episodes: int) -> list[int]:
+        """The episodes of each part; a single part where all environments share one seed, as VMAS' do."""
+        if episodes < 2 * PART:
+            return [episodes]
+        base = self.env_of(PART).base_env
+        if not (isinstance(base, SerialEnv) or has_consecutive_seeds(base)):
+            return [episodes]
+        return [PART] * (episodes // PART - 1) + [PART + episodes % PART]
+
+    def play(
+        self, frames: int, episodes: int, seed_stream: int, parts: Sequence[int] | None = None
+    ) -> Evaluation:
+        """Plays some parts of an evaluation, by default all.
+
+        Args:
+            frames: of training.
+            episodes: of the whole evaluation.
+            seed_stream: one of :class:`SeedStream`.
+            parts: their numbers.
+        """
+        sizes = self.split(episodes)
+        numbers = range(len(sizes)) if parts is None else parts
+        return join_evaluations([self.play_part(frames, sizes, seed_stream, number) for number in numbers])
+
+    def env_of(self, episodes: int) -> TransformedEnv:
+        """The environment of so many episodes; the first call builds it, with seeded random generators."""
+        if episodes not in self.envs:
+            with preserve_rng():
+                seed_generators(self.seed)
                 self.envs[episodes] = self.make_env(num_envs=episodes)
-            env = self.envs[episodes]
+        return self.envs[episodes]
+
+    def play_part(self, frames: int, sizes: Sequence[int], seed_stream: int, number: int) -> Evaluation:
+        """Plays a part with seeded random generators, and restores these afterwards.
+
+        Args:
+            frames: of training.
+            sizes: episodes of each part, see :meth:`split`.
+            seed_stream: one of :class:`SeedStream`.
+            number: of the part.
+        """
+        with preserve_rng():
+            env = self.env_of(sizes[number])
             load_normalizer(env, self.normaliser())
             seed = episode_seed(self.seed, frames, seed_stream)
+            for size in sizes[:number]:
+                earlier = self.env_of(size)
+                seed = seed + size if has_consecutive_seeds(earlier.base_env) else earlier.set_seed(seed)
             env.set_seed(seed)
             seed_generators(seed)
             try:
@@ -102,6 +145,11 @@ class PolicyEvaluator:
             except Exception as error:
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 warn_once(f"an environment of the evaluation cannot be closed: {reason}")
+
+
+def has_consecutive_seeds(base: EnvBase) -> bool:
+    """Whether the environments that ``base`` steps together have the seeds from its own on."""
+    return bool(getattr(type(base), "has_consecutive_seeds", False))
 
 
 def episode_seed(seed: int, frames: int, seed_stream: int) -> int:

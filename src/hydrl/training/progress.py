@@ -130,11 +130,19 @@ class Progress:
         """
         if not (self.stop_when_solved and self.solved):
             return False
-        fresh = evaluate(self.frames)
+        return self.confirm(evaluate(self.frames), say)
+
+    def confirm(self, fresh: Evaluation, say: Callable[[str], None]) -> bool:
+        """Scores the policy that was evaluated last by fresh episodes; whether they reach the threshold.
+
+        Args:
+            fresh: the evaluation of these episodes.
+            say: see :meth:`confirmed`.
+        """
         self.best, self.best_at = self.earlier
         self.set_score(fresh)
         solved = self.reaches_threshold(fresh)
-        if not solved and self.batches_left:
+        if not solved and (self.batches_left or self.evaluated_at != self.frames):
             episodes = len(fresh.returns)
             mean, threshold = f"{fresh.mean:,.1f}", f"{self.solved_return:,g}"
             say(f"not solved: {episodes} fresh episodes returned {mean}; the threshold is {threshold}")

@@ -65,6 +65,8 @@ class RayEvalProcess:
         WorkerError: where the actor ends.
     """
 
+    is_optional, is_ready = False, True  # once it is built
+
     def __init__(
         self, evaluator: PolicyEvaluator, address: str | None, *, stop: Callable[[], object]
     ) -> None:
@@ -139,5 +141,4 @@ def on_cpu(evaluator: PolicyEvaluator) -> PolicyEvaluator:
     remote = portable(evaluator)
     remote.actor = deepcopy(evaluator.actor).cpu()
     remote.make_env = partial(for_device(evaluator.make_env, "cpu"), policy=remote.actor)
-    remote.envs, remote.last = {}, None
     return remote

@@ -14,11 +14,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import TransformedEnv
 
-from hydrl.envs import normalizer_state
+from hydrl.envs import load_normalizer, normalizer_state
 from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
-from hydrl.metric_names import RETURN_MEAN
+from hydrl.metric_names import COLLECTING, RETURN_MEAN
 from hydrl.run.checkpoint import archive
-from hydrl.run.checkpoint.env_state import RunningEpisodes
+from hydrl.run.checkpoint.env_state import running_episodes
 from hydrl.run.checkpoint.fork import changed_states
 from hydrl.run.checkpoint.replay_buffer import BufferFiles, BufferSnapshot
 from hydrl.run.checkpoint.resume import ResumePoint, describe_changes
@@ -26,6 +26,7 @@ from hydrl.run.run_folder import CONFIG, from_here
 from hydrl.training.progress import Progress
 
 AGE = 1.0  # seconds; a younger snapshot is near enough to the beginning of a batch
+GRACE = 8.0  # seconds that a batch in a collecting process may still take after an interrupt
 SHARE = 50  # the next snapshot waits this many times what the last one took
 # Components of plain data, in the order they are restored; a checkpoint has them as one, `books`.
 COUNTERS = ("progress", "metrics", "clock", "record", "looks")
@@ -79,9 +80,10 @@ class Checkpointer:
         if (buffer := self.components.pop("buffer", None)) is not None:
             self.components |= {"sampler": buffer.sampler, "writer": buffer.writer}
         self.buffer_files = BufferFiles(buffer, run_dir)
-        self.episodes = RunningEpisodes(self.env, self.collector, make_env)
+        self.episodes = running_episodes(self.env, self.collector, make_env)
         self.saved_at: int | None = None  # frames of the newest checkpoint
         self.snapshot: Snapshot | None = None
+        self.solved: Snapshot | None = None  # with which the run ends
         self.snapshot_at = self.snapshot_seconds = 0.0  # when the last was taken, and how long that took
 
     @contextmanager
@@ -93,11 +95,18 @@ class Checkpointer:
             finish(status="diverged")
             raise DivergedError(error.terms, error.frames or self.progress.frames, self.saved_at) from None
         except (Interrupted, WorkerError) as error:
-            self.save_last_snapshot() if error.in_batch else self.save()
+            self.save() if self.can_save_now(error) else self.save_last_snapshot()
             if isinstance(error, Interrupted) and self.is_trained:
                 self.say("interrupted before the final evaluation ended; a resumed run evaluates again")
             finish(status=error.status)
             raise
+
+    def can_save_now(self, error: Interrupted | WorkerError) -> bool:
+        """Whether this is a moment between two batches, also in a collecting process."""
+        try:
+            return not error.in_batch and self.episodes.wait(GRACE)
+        except (UserError, RunError):  # of the collecting process
+            return False
 
     @property
     def is_trained(self) -> bool:
@@ -123,14 +132,23 @@ class Checkpointer:
                 f"interrupted in a batch: the checkpoint is of {frames:,} frames; a resumed run {again}"
                 "learns from the batch again"
             )
+        self.rewind_counters(counters)
+
+    def rewind_counters(self, states: Mapping[str, Any]) -> None:
+        """Gives the counters earlier states of this run; time goes on."""
         resumed_at = [*self.progress.resumed_at]
         for name, counter in self.counters.items():
-            if name != "clock":  # time goes on
-                getattr(counter, "rewind", counter.load_state_dict)(counters[name])
+            if name != "clock":
+                getattr(counter, "rewind", counter.load_state_dict)(states[name])
         self.progress.resumed_at = resumed_at
 
     def maybe_save(self, every: int) -> None:
-        """Saves if the policy has the best score or ``every`` frames have passed; else keeps a snapshot."""
+        """Saves if the policy has the best score or ``every`` frames have passed; else keeps a snapshot.
+
+        Before that it waits for the batch that a collecting process collects, which a checkpoint holds.
+        """
+        with self.counters["clock"].timeit(COLLECTING):
+            self.episodes.wait()
         if self.progress.improved or self.progress.due(every):
             self.save()
         self.snapshot_if_old()
@@ -204,7 +222,41 @@ class Checkpointer:
 
     def set_score(self, frames: int, score: float, is_last: bool) -> None:
         """Enters a result in the checkpoint of its frames; after the last pending one old checkpoints go."""
-        archive.set_score(self.run_dir, frames, score, keep=self.keep if is_last else None)
+        if self.solved is not None:
+            self.write_solved(self.solved)
+        else:
+            archive.set_score(self.run_dir, frames, score, keep=self.keep if is_last else None)
+
+    def return_to(self, frames: int) -> bool:
+        """Goes back to the checkpoint of an earlier policy, with which the run ends.
+
+        Counters, policy and statistics are those of then. What only learning needs stays as it is.
+
+        Returns:
+            Whether there is such a checkpoint; a fork has none of before it began.
+
+        Raises:
+            UserError: if it is damaged.
+        """
+        file = archive.archive_of(self.run_dir, frames)
+        if not file.exists():
+            return False
+        metadata = archive.verify(file)
+        states = archive.load(file, [*self.components, "collector", "normaliser", "books", "rng"])
+        self.rewind_counters(states["books"])
+        self.components["actor"].load_state_dict(states["actor"])
+        load_normalizer(self.env, states["normaliser"])
+        self.solved, self.snapshot = Snapshot(states, metadata), None
+        return True
+
+    def write_solved(self, snapshot: Snapshot) -> None:
+        """Writes the checkpoint of :meth:`return_to` anew, with the result; later ones are removed."""
+        books = {name: counter.state_dict() for name, counter in self.counters.items()}
+        states = {**snapshot.states, "books": {**snapshot.states["books"], **books}}
+        metadata = {**snapshot.metadata, **self.run_metadata, RETURN_MEAN: self.progress.score}
+        archive.save(self.run_dir, states, metadata, keep=self.keep)
+        self.buffer_files.prune()
+        self.saved_at = self.progress.frames
 
     def load(self, point: ResumePoint | None) -> None:
         """Restores a checkpoint, where there is one; the random number generators come last.

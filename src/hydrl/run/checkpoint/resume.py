@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from omegaconf import OmegaConf
 
-from hydrl.config.migrations import new_config, with_encoders
+from hydrl.config.migrations import new_config, with_encoders, with_pipelined
 from hydrl.config.overrides import is_forked, run_folder_of
 from hydrl.config.schema import NETWORKS, InitFrom, KeyScope, keys_with_scope, quantity
 from hydrl.config.tree import find, paths, show
@@ -240,7 +240,7 @@ def check_same(
     adopt(then)
     changed = Changes()
     # What older runs had not, or said otherwise.
-    then = {"init_from": InitFrom().model_dump(), **with_encoders(then, now, NETWORKS)}
+    then = {"init_from": InitFrom().model_dump(), **with_encoders(with_pipelined(then, now), now, NETWORKS)}
     # Algorithm and task first, for other keys follow from them.
     for key in dict.fromkeys(["algo", "env.id", *paths(then), *paths(now)]):
         old, new = find(then, key), find(now, key)

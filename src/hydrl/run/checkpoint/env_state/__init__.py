@@ -1,6 +1,6 @@
 """The exact state of environments in the middle of an episode; only checkpointing imports it."""
 
 from hydrl.run.checkpoint.env_state.capture import NotCapturedError, capture, restore
-from hydrl.run.checkpoint.env_state.episodes import RunningEpisodes
+from hydrl.run.checkpoint.env_state.episodes import running_episodes
 
-__all__ = ["NotCapturedError", "RunningEpisodes", "capture", "restore"]
+__all__ = ["NotCapturedError", "capture", "restore", "running_episodes"]
