@@ -82,11 +82,11 @@ class Settings(RunConfig):
         if self.eval.backend == "auto":
             in_process = [option_target(f"collector/{name}") for name in ("single", "dataset")]
             is_single = self.collector["_target_"] in in_process and quantity(vars(self), "workers") is None
-            workers = 0 if is_single else quantity(vars(self), "workers") or 1
-            chosen = auto_values.choose_eval_backend(
-                int(self.torch_threads) + workers, self.device, self.total_frames, self.eval.every_frames
+            busy = int(self.torch_threads) + (0 if is_single else quantity(vars(self), "workers") or 1)
+            backend = auto_values.choose_eval_backend(
+                busy, self.device, self.total_frames, self.eval.every_frames
             )
-            self._put("eval.backend", *chosen)
+            self._put("eval.backend", *backend)
 
     def keep_auto_values(self, then: Mapping[str, Any]) -> None:
         """Replaces ``auto`` by its value when a resumed run began, from its settings ``then``.
