@@ -70,7 +70,7 @@ default on macOS, needs the quotes for brackets.
 | 1 | a run failed, or could not write its files |
 | 2 | a mistake in keys, values or their combination; nothing was started |
 | 3 | a loss or gradient was NaN or infinite |
-| 130, 143 | stopped by Ctrl-C (SIGINT) or SIGTERM; the run was saved |
+| 130, 143, 129 | stopped by Ctrl-C (SIGINT), SIGTERM or a lost terminal (SIGHUP); the run was saved |
 """
 
 

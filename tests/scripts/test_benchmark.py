@@ -376,7 +376,7 @@ def test_tasks_nobody_tuned_are_run_once_each_and_those_ahead_are_counted(tmp_pa
     assert len(questions) == len(set(questions)) == 7
     assert ("hydrl", "Pendulum-v1", 100) not in questions
     page = runs_file.with_suffix(".md").read_text()
-    assert f"| Pendulum-v1 | {benchmark.written(-150.5)} ± {benchmark.written(1.5)}, 2 seeds |" in page
+    assert f"| Pendulum-v1 | {benchmark.written(-150.5)} ± {benchmark.written(4.5**0.5)}, 2 seeds |" in page
     assert "| Pusher-v5 | - | - |" in page
     assert "hydrl is ahead on 1 of 2 and level on 1." in page
 
