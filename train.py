@@ -102,8 +102,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     progress = Progress(settings.batches, settings.frames_per_batch, *settings.goal)
     evaluate, metrics = run.evaluate, run.metrics
     evals = score.every_frames, score.episodes, score.final_episodes
-    video_every = score.video_every_frames if score.video else None
-    video = EpisodeVideo(evaluate, run_dir, progress, clock, video_every)
+    video = EpisodeVideo(evaluate, run_dir, progress, clock, score.frames_between_videos)
     with (
         Stop(session.stop_requested) as stop,
         shut_down_after(run.collect(stop=stop.check)) as collector,

@@ -164,8 +164,8 @@ def test_a_resumed_run_keeps_its_threads(cores):
         ("algo=ppo env=cartpole eval.backend=inline", 2, "inline"),
         ("algo=ppo env=cartpole collector=multi_sync", 2, "inline"),
         ("algo=ppo env=cartpole collector=multi_sync", 4, "process"),
-        ("algo=dqn env=cartpole collector=overlap", 2, "inline"),
-        ("algo=dqn env=cartpole collector=overlap", 3, "process"),
+        ("algo=dqn env=cartpole collector=pipelined", 2, "inline"),
+        ("algo=dqn env=cartpole collector=pipelined", 3, "process"),
         (f"algo=sac env=half_cheetah {WIDE}", 2, "inline"),  # which takes both cores for its update
         (f"algo=sac env=half_cheetah {WIDE}", 3, "process"),
         ("algo=ppo env=cartpole torch_threads=2", 2, "inline"),

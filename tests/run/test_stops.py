@@ -220,10 +220,10 @@ def test_a_stop_in_the_final_evaluation_says_that_it_is_played_again(run, monkey
     words = RUNS["PPO, running statistics"]
     play = PolicyEvaluator.play
 
-    def broken(evaluator, frames, episodes, seed_stream):
+    def broken(evaluator, frames, episodes, seed_stream, parts=None):
         if seed_stream == SeedStream.FINAL:
             raise Interrupted(signal.SIGINT, in_batch=in_batch)
-        return play(evaluator, frames, episodes, seed_stream)
+        return play(evaluator, frames, episodes, seed_stream, parts)
 
     with monkeypatch.context() as patch:
         patch.setattr(PolicyEvaluator, "play", broken)

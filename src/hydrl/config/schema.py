@@ -102,6 +102,11 @@ class Eval(Strict):
     video: bool = False
     video_every_frames: PositiveInt = 50_000
 
+    @property
+    def frames_between_videos(self) -> int | None:
+        """``video_every_frames``, or ``None`` without videos."""
+        return self.video_every_frames if self.video else None
+
 
 ENCODER = CallSpec("env in_keys", gives=MODULE)
 RNN = CallSpec("in_keys size", optional=frozenset({"state"}), gives=MODULE)
