@@ -101,13 +101,12 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     clock, run, run_dir = Clock(session.began), build(settings, point), Path(settings.run_dir)
     progress = Progress(settings.batches, settings.frames_per_batch, *settings.goal)
     evaluate, metrics = run.evaluate, run.metrics
-    evals = score.every_frames, score.episodes, score.final_episodes
     video = EpisodeVideo(evaluate, run_dir, progress, clock, score.frames_between_videos)
     with (
         Stop(session.stop_requested) as stop,
         shut_down_after(run.collect(stop=stop.check)) as collector,
         closing(RunLogger(run_dir, settings.logger_builders, run.info, progress, metrics, clock)) as logger,
-        closing(EvalSchedule(evaluate, progress, clock, *evals, stop.check)) as evaluations,
+        closing(EvalSchedule(evaluate, progress, clock, *score.counts, stop.check)) as evaluations,
     ):
         components = run.with_state | {"collector": collector, "looks": evaluations, "record": logger}
         components |= {"progress": progress, "metrics": metrics, "clock": clock}

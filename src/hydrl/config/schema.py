@@ -103,6 +103,11 @@ class Eval(Strict):
     video_every_frames: PositiveInt = 50_000
 
     @property
+    def counts(self) -> tuple[int, int, int]:
+        """Frames between evaluations, their episodes, and those of the final evaluation."""
+        return self.every_frames, self.episodes, self.final_episodes
+
+    @property
     def frames_between_videos(self) -> int | None:
         """``video_every_frames``, or ``None`` without videos."""
         return self.video_every_frames if self.video else None

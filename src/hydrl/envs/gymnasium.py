@@ -51,8 +51,6 @@ def gymnasium_env(
     TorchRL's cost per step is that of the whole vector, so ten environments cost little more than one.
     ``GymEnv(id, num_envs=k)`` resets inside ``step`` and returns all-zero observations at episode ends.
 
-    Keywords named here cannot be passed to the environment itself.
-
     Args:
         id: a registered Gymnasium id, such as ``CartPole-v1``.
         num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``.
@@ -68,7 +66,7 @@ def gymnasium_env(
         action_mask: the entry of the observation or of ``info`` that holds the action mask; ``None``: one
             named ``action_mask``, or the method ``action_masks``, if there is one. ``False`` ignores masks.
         weights: of several objectives; the reward is their weighted sum, above the wrappers.
-        **kwargs: passed to the environment, each a copy of its own.
+        **kwargs: passed to the environment, each a copy of its own; none can have a name from above.
 
     Raises:
         UserError: for an unknown id, a missing package, a keyword, wrapper or weights that do not fit, or

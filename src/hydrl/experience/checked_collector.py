@@ -31,6 +31,10 @@ class CheckedCollector(Collector):
         if (pool := opponent_pool(self.env)) is not None:
             pool.maybe_add(self.policy, self._frames, self.env)
 
+    def skip_frames(self, frames: int) -> None:
+        """Counts ``frames`` as collected, so that a resumed run takes no random actions for them again."""
+        self._frames = frames
+
     def state(self, *, running: bool) -> dict[str, Any]:
         """Counters, transforms and, with ``running``, the carrier of the running episodes."""
         carrier = self._carrier.clone().to_dict() if running else None

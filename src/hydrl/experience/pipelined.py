@@ -366,7 +366,7 @@ class PipelinedCollector:
 
 def skip_frames(server: CollectorServer, frames: int) -> None:
     """Sets the frames of a resumed run, so that random actions at the start are not repeated."""
-    server.collector._frames = frames
+    server.collector.skip_frames(frames)
 
 
 def to_plain(batch: TensorDictBase) -> dict[str, Any]:

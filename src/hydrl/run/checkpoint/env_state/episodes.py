@@ -148,8 +148,9 @@ class RemoteEpisodes:
 
 def episodes_of(server: CollectorServer) -> RunningEpisodes:
     """The running episodes of a collecting process, which calls this."""
-    make = lambda: RunningEpisodes(server.env, server.collector, server.make_env)  # noqa: E731
-    return server.extras.get("episodes") or server.extras.setdefault("episodes", make())
+    if "episodes" not in server.extras:
+        server.extras["episodes"] = RunningEpisodes(server.env, server.collector, server.make_env)
+    return server.extras["episodes"]
 
 
 def capture_in_process(server: CollectorServer) -> tuple[dict[str, Any], str | None]:
