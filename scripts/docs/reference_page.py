@@ -14,6 +14,7 @@ from hydrl.config import CONFIGS, ROOT
 from hydrl.config.schema import NETWORKS, RULES
 from hydrl.config.tree import find, option_names, paths, read_option
 from hydrl.run.logging.html import code, fenced, table
+from scripts.docs.algorithms_page import options_of
 from scripts.docs.keys import capitalised, default, file_comment, first_sentence, in_cell, meaning, range_of
 from scripts.docs.python_page import python_page
 
@@ -145,8 +146,9 @@ def default_cell(key: str, names_by_default: Mapping[str, Sequence[str]]) -> str
         for algo in option_names(CONFIGS / "algo")
         if key in {*paths(read_option(f"/algo/{algo}"))}
     }
-    of_ppo = by_algo.pop("ppo", None)
-    if of_ppo and of_ppo not in names_by_default:
+    option = options_of("ppo").get(key.partition(".")[0])
+    of_option = next((value for value, names in names_by_default.items() if option in names), "")
+    if (of_ppo := by_algo.pop("ppo", of_option)) != of_option and of_ppo not in cells:
         cells.append(f"`algo=ppo`: {of_ppo}")
     return ", ".join(cells) + " †" * any(value not in names_by_default for value in by_algo.values())
 
