@@ -78,7 +78,7 @@ def load_game(pyspiel: Any, id: str, parameters: Mapping[str, Any]) -> Any:
 def silence_stderr() -> Iterator[None]:
     """Drops what C++ writes to standard error in the block; OpenSpiel prints errors that it also raises."""
     try:
-        kept = os.dup(2)
+        stderr_copy = os.dup(2)
     except OSError:  # standard error is closed
         yield
         return
@@ -87,8 +87,8 @@ def silence_stderr() -> Iterator[None]:
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr_copy, 2)
+        os.close(stderr_copy)
 
 
 def check_game(pyspiel: Any, game: Any, id: str, parameters: Mapping[str, Any]) -> None:
