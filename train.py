@@ -81,8 +81,10 @@ def build(settings: Settings, point: ResumePoint | None) -> RunComponents:
     collector = bind_accepted(make("collector"), data=data)
     collect = partial(collector, env, make_run_env, policy, seed=seed, device=device)
     cap, play = settings.eval.max_steps, family.evaluate
-    options = {"max_steps": cap, "play": play, "measure": make_measure(env, actor, wanted=settings.eval.nash)}
-    evaluate = PolicyEvaluator(make_env, actor, normaliser, seed=settings.seed, **options)
+    measure = make_measure(env, actor, wanted=settings.eval.nash)
+    evaluate = PolicyEvaluator(
+        make_env, actor, normaliser, seed=settings.seed, max_steps=cap, play=play, measure=measure
+    )
     return RunComponents(
         info, env, networks, exploration, buffer, learners, schedule, metrics, make_run_env, collect, evaluate
     )

@@ -66,9 +66,10 @@ def test_2048_pays_what_a_move_adds():
 def test_a_game_of_one_player_has_no_opponents():
     with closing(make_env("catch")) as env:
         assert opponent_pool(env) is None
-        rollout = env.rollout(30, break_when_any_done=False)
-        assert rollout["next", "reward"].flatten()[:9].tolist() == [0.0] * 9
-        assert rollout["next", "terminated"].sum() == 3  # it ends after ten rows
+        rollout = env.rollout(27, break_when_any_done=False)
+        rewards = rollout["next", "reward"].reshape(-1, 9)[:3]
+        assert rewards[:, :8].count_nonzero() == 0  # the ball falls ten rows
+        assert set(rewards[:, 8].abs().tolist()) == {1.0}
 
 
 @pytest.mark.parametrize(
@@ -129,16 +130,12 @@ def test_a_restored_game_continues_with_the_same_chance_moves():
         ),
         (
             ["env.id=goofspiel"],
-            r"""players act at once\. Write 'env\.id="turn_based_simultaneous_game\(game=goofspiel\(\)\)"'\.$""",
+            r"""at once\. Write 'env\.id="turn_based_simultaneous_game\(game=goofspiel\(\)\)"'\.$""",
         ),
-        (["env.id=goofspiel", "+env.num_cards=4"], r"\(game=goofspiel\(.*num_cards=4,.*\)\)\"'\.$"),
+        (["env.id=goofspiel", "+env.num_cards=4"], r"\(game=goofspiel\(num_cards=4\)\)\"'\.$"),
         (["env.id=mfg_garnet"], "it is a mean-field game"),
         (["env.id=coordinated_mp"], "it has no tensor that a network could read"),
         (["env.id=negotiation"], "it draws chance moves itself"),
-        (
-            ["env.id=kuhn_poker", "env.tensor=infostate"],
-            "^env.tensor=infostate: unknown. Write information_state",
-        ),
         (
             ["env.id=backgammon", "env.tensor=information_state"],
             "^env.tensor=information_state: env.id=backgammon has none. Write env.tensor=observation.$",

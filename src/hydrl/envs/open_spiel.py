@@ -131,8 +131,6 @@ def find_tensor(kind: Any, id: str, tensor: str | None) -> str:
     known = [name for name in TENSORS if getattr(kind, f"provides_{name}_tensor")]
     if tensor is None:
         return known[0]
-    if tensor not in TENSORS:
-        raise UserError(f"env.tensor={tensor}: unknown. Write information_state, observation or null.")
     if tensor not in known:
         raise UserError(f"env.tensor={tensor}: env.id={id} has none. Write env.tensor={known[0]}.")
     return tensor

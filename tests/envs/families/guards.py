@@ -241,12 +241,4 @@ GUARDS = [
         "observations",
         1,
     ),
-    Guard(
-        "players know what they have seen",
-        "hydrl.envs.open_spiel:find_tensor",
-        lambda kind, id, tensor: "observation",
-        "leduc",
-        "observations",
-        1,
-    ),
 ]
