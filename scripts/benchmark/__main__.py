@@ -12,6 +12,7 @@ python scripts/benchmark scaling            # one to four collectors of each kin
 python scripts/benchmark meanwhile          # SAC of a slow simulator: one update a frame, while it collects
 python scripts/benchmark threads            # one thread and the default, alone and beside a busy process
 python scripts/benchmark precision          # an update in float32 and in bf16, in turns
+python scripts/benchmark start --beside DIR          # seconds to the first environment step, of two checkouts
 
 Tables also go to outputs/, the speeds as a picture too. Machines are noisy: ratios are taken within a round,
 and their median is shown.
@@ -886,6 +887,23 @@ def scale(repeats: int, batches: int) -> None:
     scaling.draw(rows, OUTPUTS / "scaling.png")
 
 
+def measure_start(repeats: int, beside: Path | None) -> None:
+    """Times starts of this checkout, and of another in turn with it.
+
+    Raises:
+        UserError: if a run ends before its first step.
+    """
+    import start  # beside this file
+
+    checkouts = [beside.resolve(), ROOT] if beside else [ROOT]
+    try:
+        rows = start.measure(checkouts, repeats)
+    except RuntimeError as error:
+        raise UserError(str(error)) from error
+    show(f"Seconds from the command to the first environment step, median of {repeats}", rows)
+    write(OUTPUTS / "benchmark-start.csv", rows)
+
+
 def positive(word: str) -> int:
     """A whole number of at least 1; what argparse calls for an argument."""
     if (number := int(word)) < 1:
@@ -940,6 +958,9 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     part = parts.add_parser("precision", help="an update in float32 and in bf16, in turns")
     part.add_argument("--rounds", type=positive, default=9, metavar="N", help="rounds, 9")
     part.add_argument("--updates", type=positive, default=10, metavar="N", help="in a row, 10")
+    part = parts.add_parser("start", help="seconds from the command to the first environment step")
+    part.add_argument("--repeats", type=positive, default=7, metavar="N", help="rounds, 7")
+    part.add_argument("--beside", type=Path, metavar="DIR", help="another checkout, the base of the ratio")
     return parser.parse_args(words or ["speed"])
 
 
@@ -949,7 +970,7 @@ def main(chosen: argparse.Namespace) -> None:
     Raises:
         UserError: if what is compared with is not installed.
     """
-    alone = ("memory", "pictures", "scaling", "meanwhile", "threads", "precision")
+    alone = ("memory", "pictures", "scaling", "meanwhile", "threads", "start", "precision")
     peers = ("stable_baselines3", "sb3_contrib") if chosen.part not in alone else ()
     if any(importlib.util.find_spec(package) is None for package in peers):
         raise UserError("the benchmark needs Stable-Baselines3 and sb3-contrib: pip install 'hydrl[bench]'")
@@ -980,6 +1001,8 @@ def main(chosen: argparse.Namespace) -> None:
             precision(**options)
         case "threads":
             threads(options["tasks"], options["repeats"], options["batches"], options["others"])
+        case "start":
+            measure_start(**options)
 
 
 if __name__ == "__main__":
