@@ -192,7 +192,7 @@ LONG = "pipelined_min_updates=20_000 total_frames=100_000"
         (f"algo=dqn env=cartpole {LONG} total_frames=50_000", 2, False, "this run makes 12,"),
         (f"algo=sac env=half_cheetah {LONG} {WIDE}", 2, False, "no core is free"),  # its update has both
         (f"algo=sac env=half_cheetah {LONG} {WIDE}", 3, True, "a core is free"),
-        ("algo=ppo env=cartpole", 2, False, "the algorithm is not known to learn as well"),
+        ("algo=ppo env=cartpole", 2, False, "it is not known to learn as well"),
         ("algo=dqn env=cartpole collector.pipelined=true", 1, True, None),
     ],
 )

@@ -75,7 +75,7 @@ def choose_pipelined(busy_cores: int, updates: int, min_updates: int | None) -> 
         min_updates: updates from which it is faster; ``None``: never.
     """
     if min_updates is None:
-        return False, "the algorithm is not known to learn as well with older data (pipelined_min_updates=null)"
+        return False, "it is not known to learn as well with older data (pipelined_min_updates=null)"
     if updates < min_updates:
         return False, f"this run makes {updates:,} updates; a second process saves time from {min_updates:,}"
     if count_cores() <= busy_cores:

@@ -404,6 +404,7 @@ def auto_collector(
     device: str,
     pipelined: bool | Literal["auto"],
     worker_timeout: PositiveFloat = 120.0,
+    stop: Callable[[], None] | None = None,
 ) -> Collector:
     """Makes a pipelined collector if ``pipelined``, else one in this process.
 
@@ -411,7 +412,7 @@ def auto_collector(
     :func:`~hydrl.experience.collectors.make_collector`.
     """
     options: dict[str, Any] = {"init_random_frames": init_random_frames, "seed": seed, "device": device}
-    options |= {"frames_per_batch": frames_per_batch, "num_envs": num_envs}
+    options |= {"frames_per_batch": frames_per_batch, "num_envs": num_envs, "stop": stop}
     if pipelined is True:
         return pipelined_collector(env, make_env, policy, worker_timeout=worker_timeout, **options)
     return make_collector(env, make_env, policy, **options)
