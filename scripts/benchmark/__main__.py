@@ -11,6 +11,7 @@ python scripts/benchmark same_defaults --seeds 100   # experiment=sb3/... beside
 python scripts/benchmark scaling            # one to four collectors of each kind, quick and slow simulators
 python scripts/benchmark meanwhile          # SAC of a slow simulator: one update a frame, while it collects
 python scripts/benchmark threads            # one thread and the default, alone and beside a busy process
+python scripts/benchmark start --beside DIR          # seconds to the first environment step, of two checkouts
 
 Tables also go to outputs/, the speeds as a picture too. Machines are noisy: ratios are taken within a round,
 and their median is shown.
@@ -918,6 +919,23 @@ def scale(repeats: int, batches: int) -> None:
     scaling.draw(rows, OUTPUTS / "scaling.png")
 
 
+def measure_start(repeats: int, beside: Path | None) -> None:
+    """Times starts of this checkout, and of another in turn with it.
+
+    Raises:
+        UserError: if a run ends before its first step.
+    """
+    import start  # beside this file
+
+    checkouts = [beside.resolve(), ROOT] if beside else [ROOT]
+    try:
+        rows = start.measure(checkouts, repeats)
+    except RuntimeError as error:
+        raise UserError(str(error)) from error
+    show(f"Seconds from the command to the first environment step, median of {repeats}", rows)
+    write(OUTPUTS / "benchmark-start.csv", rows)
+
+
 def positive(word: str) -> int:
     """A whole number of at least 1; what argparse calls for an argument."""
     if (number := int(word)) < 1:
@@ -970,6 +988,9 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     part.add_argument("--tasks", nargs="+", choices=THREADED, default=[*THREADED])
     part.add_argument("--batches", type=positive, metavar="N", help="measured ones; fewer is a quick look")
     part.add_argument("--others", type=positive, default=1, metavar="N", help="busy processes, 1")
+    part = parts.add_parser("start", help="seconds from the command to the first environment step")
+    part.add_argument("--repeats", type=positive, default=7, metavar="N", help="rounds, 7")
+    part.add_argument("--beside", type=Path, metavar="DIR", help="another checkout, the base of the ratio")
     return parser.parse_args(words or ["speed"])
 
 
@@ -979,7 +1000,7 @@ def main(chosen: argparse.Namespace) -> None:
     Raises:
         UserError: if what is compared with is not installed.
     """
-    alone = ("memory", "pictures", "scaling", "meanwhile", "threads")
+    alone = ("memory", "pictures", "scaling", "meanwhile", "threads", "start")
     peers = ("stable_baselines3", "sb3_contrib") if chosen.part not in alone else ()
     if any(importlib.util.find_spec(package) is None for package in peers):
         raise UserError("the benchmark needs Stable-Baselines3 and sb3-contrib: pip install 'hydrl[bench]'")
@@ -1008,6 +1029,8 @@ def main(chosen: argparse.Namespace) -> None:
             meanwhile(**options)
         case "threads":
             threads(options["tasks"], options["repeats"], options["batches"], options["others"])
+        case "start":
+            measure_start(**options)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import numpy as np
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from hydrl.config.overrides import key_of
 from hydrl.config.schema import RULES
 from hydrl.config.settings import load
 from hydrl.config.tree import find
@@ -30,6 +29,7 @@ All algorithms share one loop, [train.py](../train.py); an algorithm is a YAML f
 [Choosing an algorithm](choosing.md) is a decision path. [Results](results.md) compares with other libraries.
 """
 RECURRENT, IMAGES = "recurrent (`rnn=lstm`)", "image observations"
+ROW_KEYS = ("algo", "seed", "resume")
 RESULTS_NOTE = """\
 Return: mean ± standard deviation of the final evaluations, over the seeds. ms a frame: wall time of the
 quickest run divided by its frames, evaluations included, on two busy CPU cores. [Results](../results.md) has
@@ -83,10 +83,17 @@ def section(algo: str, facts: Mapping[str, Any], rows: Sequence[Sequence[RunResu
     parts += [table(["property", ""], properties(algo)), key_table(algo, facts)]
     if rows:
         cells = [
-            [run_name(runs[0]), f"{frames(runs):,.0f}", score(runs), f"{milliseconds(runs):.2f}"]
+            [
+                code(shared_overrides(runs)),
+                as_text(runs[0].id or runs[0].env),
+                f"{frames(runs):,.0f}",
+                score(runs),
+                f"{milliseconds(runs):.2f}",
+            ]
             for runs in rows
         ]
-        parts += [table(["environment", "frames", "return", "ms a frame"], cells), RESULTS_NOTE]
+        columns = [f"`algo={algo}` with", "environment", "frames", "return", "ms a frame"]
+        parts += [table(columns, cells), RESULTS_NOTE]
     whole = without_rules({key: value for key, value in settings_of(algo).items() if key != "run_dir"})
     dumped = yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=100)
     summary = f"<summary>All keys of <code>algo={algo}</code></summary>"
@@ -197,11 +204,10 @@ def without_rules(values: Any) -> Any:
     return values
 
 
-def run_name(run: RunResult) -> str:
-    """A run's environment, and the overrides beside it."""
-    named = ("algo", "env", "env.id", "seed", "resume")
-    extra = [word for word in run.overrides if key_of(word) not in named]
-    return " ".join([as_text(run.id or run.env), *map(code, extra)])
+def shared_overrides(runs: Sequence[RunResult]) -> str:
+    """The overrides that all runs of a row have, without the algorithm."""
+    words = [word for word in runs[0].overrides if word.partition("=")[0] not in ROW_KEYS]
+    return " ".join(word for word in words if all(word in run.overrides for run in runs))
 
 
 def score(runs: Sequence[RunResult]) -> str:

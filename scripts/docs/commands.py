@@ -101,10 +101,9 @@ def command_to_run(command: str) -> tuple[str, str]:
     if data := re.search(r"env=(\w+) data=npz data.path=FOLDER", words):
         words = words.replace("FOLDER", f"data-{data[1]}")
     if "train.py" in words:
-        words = re.sub(
-            r"seed=(range\(\d+\)|\d(,\d)+)", "seed=0,1", words.replace("'seed=range(5)'", "seed=0,1")
-        )
-        words += f" {FAST}" + " total_frames=1_536" * ("resume=" in words)
+        words = re.sub(r"'?seed=(range\([\d,]+\)|\d+(,\d+)+)'?", "seed=0,1", words)
+        is_longer = "resume=" in words or "run.dir=behaviour" in words  # which needs whole episodes
+        words += f" {FAST}" + " total_frames=1_536" * is_longer
         words += " collector.frames_per_batch=512" * ("algo=recurrent_ppo" in words)
     elif "search.py" in words:
         words = re.sub(r"trials=\d+|seeds=\S+", "", words) + f" trials=2 seeds=0 {FAST}"

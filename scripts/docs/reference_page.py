@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hydrl.config import CONFIGS, ROOT
 from hydrl.config.schema import NETWORKS, RULES
 from hydrl.config.tree import find, option_names, paths, read_option
 from hydrl.run.logging.html import code, fenced, table
+from scripts.docs.algorithms_page import options_of
 from scripts.docs.keys import capitalised, default, file_comment, first_sentence, in_cell, meaning, range_of
 from scripts.docs.python_page import python_page
 
@@ -23,8 +24,13 @@ KEYS = """\
 
 Every key of a run with its default, what it may hold and what it means. Those of `env` are on
 [environments](../environments.md) and [your own](../own_environment.md#keys-of-an-environment). Where options
-differ, the default names them. An algorithm sets some keys itself: [algorithms](../algorithms.md)
-has the values of each. `python train.py … --cfg job --resolve` prints those of a run.
+differ, the default names them.
+
+The default is the option's. Algorithms set some keys themselves: `algo=ppo` is before the value of PPO, which
+runs if you name no algorithm, and † marks keys to which other algorithms give another value.
+[Algorithms](../algorithms.md) has the values of each; presets may set others. `${discount:}` follows
+[the time limit](../concepts.md#frame-batch-update-minibatch-evaluation).
+`python train.py … --cfg job --resolve` prints the values of a run.
 """
 # Groups in the order of the loop; what chooses of several groups is on other pages.
 GROUPS = ["collector", "transforms", "encoder", "rnn", "layers", *NETWORKS, "exploration", "buffer", "data"]
@@ -34,7 +40,8 @@ METRICS = """\
 
 Columns of `metrics.csv`, keys of `summary.json` and names in the loggers. Returns are the environment's own,
 before any reward transform. `loss/…` are the terms of the loss, means over the batch; a value followed in
-`info` is `train/NAME` and `eval/NAME`. [A run](../running.md#metrics) explains the important ones.
+`info` is `train/NAME` and `eval/NAME`, such as `eval/is_success`, the share of the evaluation's episodes that
+succeeded. [A run](../running.md#metrics) explains the important ones.
 """
 KEY_MEANING = re.compile(r"(\w+)(?: \(((?:[^()]|\([^()]*\))*)\))?(, | and |\. ?|$)")
 PAIR = r"[\w.]+=[\w./]*\w(?:,\w+)*"
@@ -87,7 +94,8 @@ def keys_page() -> str:
     root = yaml.safe_load((CONFIGS / "train.yaml").read_text(encoding="utf-8"))
     own = {key: value for key, value in root.items() if key not in ("defaults", "hydra", "loss", *GROUPS)}
     cells = [
-        [code(key), default(value), range_of(key, own), meaning(key, own, {})] for key, value in leaves(own)
+        [code(key), default_cell(key, {default(value): []}), range_of(key, own), meaning(key, own, {})]
+        for key, value in leaves(own)
     ]
     parts += [table(["key", "default", "range", "meaning"], cells)]
     for group in GROUPS:
@@ -117,13 +125,32 @@ def group_section(group: str, options: Mapping[str, Mapping[str, Any]]) -> list[
         ((_, (first, *_)), *_) = names_by_default.items()
         path, values = f"{group}.{key}", {group: options[first]}
         sentence = meaning(path, values, {group: first})
-        defaults = [
-            value if len(names_by_default) == 1 else f"{value} ({', '.join(names)})"
-            for value, names in names_by_default.items()
-        ]
-        cells.append([code(path), ", ".join(defaults), range_of(path, values), sentence])
+        cells.append([code(path), default_cell(path, names_by_default), range_of(path, values), sentence])
     parts = [f"## {group}", table(["option", ""], described)]
     return [*parts, table(["key", "default", "range", "meaning"], cells) if cells else ""]
+
+
+def default_cell(key: str, names_by_default: Mapping[str, Sequence[str]]) -> str:
+    """A key's defaults, with PPO's own value, and a mark if other algorithms have others.
+
+    Args:
+        key: a dotted key.
+        names_by_default: the options that have each default.
+    """
+    cells = [
+        value if len(names_by_default) == 1 else f"{value} ({', '.join(names)})"
+        for value, names in names_by_default.items()
+    ]
+    by_algo = {
+        algo: default(find(read_option(f"/algo/{algo}"), key))
+        for algo in option_names(CONFIGS / "algo")
+        if key in {*paths(read_option(f"/algo/{algo}"))}
+    }
+    option = options_of("ppo").get(key.partition(".")[0])
+    of_option = next((value for value, names in names_by_default.items() if option in names), "")
+    if (of_ppo := by_algo.pop("ppo", of_option)) != of_option and of_ppo not in cells:
+        cells.append(f"`algo=ppo`: {of_ppo}")
+    return ", ".join(cells) + " †" * any(value not in names_by_default for value in by_algo.values())
 
 
 def leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

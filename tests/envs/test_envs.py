@@ -41,6 +41,7 @@ FAMILIES |= dict.fromkeys(["fetch_reach", "fetch_push"], ("gymnasium_robotics", 
 FAMILIES |= {
     "pettingzoo": ("mpe2", "mpe2/simple_spread_v3"),
     "self_play": ("pettingzoo", "classic/tictactoe_v3"),
+    "open_spiel": ("pyspiel", "kuhn_poker"),
 }
 FAMILIES |= dict.fromkeys(["simple_spread", "simple_tag"], ("mpe2", ""))
 GROUPS = dict.fromkeys(["vmas_navigation", "pettingzoo", "simple_spread"], "agents")
@@ -347,6 +348,8 @@ def test_a_task_of_one_s_own_that_no_module_registers_or_of_the_old_api_says_so(
         envs.gymnasium_env("half_done:New", num_envs=num_envs)
     with pytest.raises(UserError, match=r"its reset does not take seed and options .*check_env"):
         envs.gymnasium_env("half_done:Old-v0", num_envs=num_envs)
+    with pytest.raises(UserError, match=r"no module not_here\. If it is yours, start with PYTHONPATH=DIR"):
+        envs.gymnasium_env("not_here:New-v0", num_envs=num_envs)
 
 
 OLD = """

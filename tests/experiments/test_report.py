@@ -260,6 +260,16 @@ def test_a_report_without_objectives_has_no_front(tmp_path):
     assert "Pareto" not in (tmp_path / "out" / "report.md").read_text()
 
 
+def test_groups_that_ran_for_different_frames_are_compared_with_both(tmp_path):
+    for seed in range(5):
+        make_run(tmp_path / f"a{seed}", 20, seed)
+        make_run(tmp_path / f"b{seed}", 30, seed, algo="dqn", returns=(10.0,) * 8)
+    report.main([str(tmp_path), f"out={tmp_path / 'out'}"])
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert "| group | scores higher than | probability | 95% interval | frames |" in page
+    assert "| `dqn` | `ppo` | 1 | 1 to 1 | 9,000 and 3,000 |" in page
+
+
 def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):
     for seed in range(5):
         for env in ("cartpole", "acrobot"):
@@ -273,14 +283,14 @@ def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):
     assert f"{out / 'report.md'}: 21 runs in 2 groups, 1 skipped" in capsys.readouterr().out
     page = (out / "report.md").read_text()
     # 2.5% and 97.5% of all 3,125 resamples: 113.3 and 146.7, in steps of 3.3.
-    row = "| `dqn` | 5 | 130.0 ± 15.8 | 110.0 to 150.0 | 130.0 | 116.7 to 146.7 | 5 of 5 | 2,000 | 4 |"
-    assert page.count(row) == 2
+    row = "| `dqn` | 5 | 130.0 ± 15.8 | 110.0 to 150.0 | 130.0 | 116.7 to 146.7 | 3,000 | 5 of 5 |"
+    assert page.count(f"{row} 2,000 | 4 |") == 2
     assert re.search(r"\| `ppo` \| 5 \| 22 .* \| 0 of 5 \| - \| - \|", page)
-    assert "| `ppo` | 1 | 5 | 5 to 5 | 0 of 1 | - | - |" in page  # no interval, and no column for one
+    assert "| `ppo` | 1 | 5 | 5 to 5 | 3,000 | 0 of 1 | - | - |" in page  # no interval, and no column for one
     assert "**Too few seeds for an interval**, 5 are needed:\n\n- `ppo` on hopper (1)\n" in page
     assert f"last evaluation: `{tmp_path / 'runs' / 'c'}`." in page
     assert f"| `{tmp_path / 'runs' / 'd'}` | `interrupted after 3000 frames, without a score` |" in page
-    assert page.count("| `dqn` | `ppo` | 1 | 1 to 1 |") == 2
+    assert page.count("| `dqn` | `ppo` | 1 | 1 to 1 | 3,000 |") == 2
     assert f"python scripts/report.py {tmp_path / 'runs'} out={out}\n" in page
     shown = re.findall(r"\]\((\S+)\)", page)
     left = {path.name for path in out.iterdir()} - set(shown)

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from torchrl.objectives.value.functional import generalized_advantage_estimate
 
 from hydrl.errors import UserError
 from scripts.benchmark import __main__ as benchmark
-from scripts.benchmark import memory, pictures, plain, scaling
+from scripts.benchmark import first_step, memory, pictures, plain, scaling, start
 from scripts.benchmark.__main__ import Speed, Times
 from tests.conftest import HANGING
 
@@ -374,6 +375,29 @@ def test_a_signal_leaves_no_child(number, code):
         assert not psutil.wait_procs(children, timeout=HANGING)[1]
     finally:
         process.kill()
+
+
+def test_starts_are_taken_in_turn_and_the_first_round_is_not_counted(monkeypatch, capsys):
+    seconds = iter([9.0, 9.0, 4.0, 3.0, 8.0, 4.0, 5.0, 4.5])
+    order = []
+    monkeypatch.setattr(start, "start_seconds", lambda checkout: order.append(checkout) or next(seconds))
+    old, new = Path("old"), Path("new")
+    rows = start.measure([old, new], repeats=3)
+    assert order == 4 * [old, new]
+    assert [row["seconds"] for row in rows] == [5.0, 4.0]
+    assert [row["ratio"] for row in rows] == [1.0, 0.75]  # of 3/4, 4/8 and 4.5/5
+
+
+def test_the_first_step_alone_is_timed(tmp_path, monkeypatch):
+    monkeypatch.setenv(first_step.FILE, str(tmp_path / "time"))
+    before = time.monotonic()
+    with closing(first_step.FirstStep(gymnasium.make("InvertedDoublePendulum-v5"))) as env:
+        env.reset(seed=0)
+        env.step(env.action_space.sample())
+        first = (tmp_path / "time").read_text()
+        env.step(env.action_space.sample())
+    assert before < float(first) < time.monotonic()
+    assert (tmp_path / "time").read_text() == first
 
 
 def test_tasks_nobody_tuned_are_run_once_each_and_those_ahead_are_counted(tmp_path, monkeypatch):

@@ -45,7 +45,8 @@ METHOD = f"""## How it was computed
 - **To solve**: median up to the first evaluation at the reward threshold; "-" if fewer than half of the runs
   reached it.
 - **Probability** that a run of one group scores higher than one of another; ties count half. An interval that
-  contains 0.5 shows no difference.
+  contains 0.5 shows no difference. Groups that ran for different **frames** (medians) are compared as they
+  ended, not after equal training.
 - IQM, intervals and probability are those of [Agarwal et al. (2021)](https://arxiv.org/abs/2108.13264), for
   each environment alone."""
 SECONDS = """- **Seconds** are training time, without imports and building, and depend on the machine."""
@@ -156,26 +157,28 @@ def header_parts(runs: Sequence[RunResult], skipped: Mapping[Path, str]) -> list
 
 def env_tables(runs: Sequence[RunResult], seconds: bool) -> list[str]:
     """Tables of an environment's scores, in its own units, with their headings."""
-    scores, rows = {}, []
+    scores, frames, rows = {}, {}, []
     has_intervals = max(Counter(run.group for run in runs).values()) >= MIN_RUNS
     for name, group in groupby(runs, lambda run: run.group):
         members = list(group)
         scores[name] = np.array([run.score for run in members])
+        frames[name] = f"{np.median([run.curve[-1, 0] for run in members]):,.0f}"
         solved = [(run.solved_at_frames or np.inf, run.solved_at_seconds or np.inf) for run in members]
         medians = [f"{value:,.0f}" if np.isfinite(value) else "-" for value in np.median(solved, axis=0)]
         share = f"{np.isfinite(solved).all(axis=1).sum()} of {len(members)}"
         cells = [format_mean_std(scores[name]), format_range(scores[name])]
         cells += interval_cells(estimate(iqm, scores[name])) if has_intervals else []
-        rows.append([code(name), str(len(members)), *cells, share, *medians[: 1 + seconds]])
+        rows.append([code(name), str(len(members)), *cells, frames[name], share, *medians[: 1 + seconds]])
     columns = ["group", "seeds", "mean ± std", "min to max", *["IQM", "95% interval"] * has_intervals]
-    columns += ["solved", "steps to solve", *["seconds to solve"] * seconds]
+    columns += ["frames", "solved", "steps to solve", *["seconds to solve"] * seconds]
     parts = ["**Return of the final evaluation**", table(columns, rows)]
     rows = []
     for one, other in combinations([name for name in scores if len(scores[name]) >= MIN_RUNS], 2):
         probability = estimate(probability_of_improvement, scores[one], scores[other])
-        rows.append([code(one), code(other), *interval_cells(probability)])
+        both = " and ".join(dict.fromkeys([frames[one], frames[other]]))
+        rows.append([code(one), code(other), *interval_cells(probability), both])
     if rows:
-        columns = ["group", "scores higher than", "probability", "95% interval"]
+        columns = ["group", "scores higher than", "probability", "95% interval", "frames"]
         parts += ["**Comparison of groups**", table(columns, rows)]
     return parts
 
