@@ -116,6 +116,28 @@ def test_summary_has_medians_spreads_and_a_ratio_to_each_base():
     }
 
 
+def test_a_pipelined_loop_is_compared_with_what_the_same_loop_allows():
+    name = "hydrl, compiled, pipelined"
+    task = benchmark.only(benchmark.TASKS["ppo"], [name])
+    single = Times(
+        [1_000, 2_000, 3_000], [10.0, 14.0, 18.0], 2, {"time/collect": [1, 2, 3], "time/update": [3, 6, 9]}
+    )
+    base = benchmark.steady_speed(single, 1)
+    speeds = {"hydrl, compiled": [base], name: [Speed(300.0, 9.0)], benchmark.SB3: [Speed(200.0, 1.0)]}
+
+    rows = {row["loop"]: row for row in benchmark.summarise(task, speeds)}
+    row = rows[name]
+
+    assert list(task.loops) == list(speeds)
+    assert list(task.bases) == ["to SB3"]
+    assert base.frames_per_second == 250.0
+    assert "possible" not in rows["hydrl, compiled"]
+    assert row["to single"] == 1.2
+    assert row["to SB3"] == 1.5
+    assert row["possible"] == pytest.approx(4 / 3)
+    assert row["of possible"] == pytest.approx(0.9)
+
+
 @pytest.mark.parametrize("name", benchmark.TASKS)
 def test_every_ratio_is_to_a_loop_of_its_own_table(name):
     task = benchmark.TASKS[name]

@@ -66,6 +66,23 @@ def choose_threads(work: int, *, workers: bool) -> tuple[int, str]:
     return 2, "a second core is faster for networks and minibatches of this size"
 
 
+def choose_pipelined(busy_cores: int, updates: int, min_updates: int | None) -> tuple[bool, str]:
+    """Whether ``collector=auto`` collects in the background, and why.
+
+    Args:
+        busy_cores: cores that the learner uses.
+        updates: updates in the whole run.
+        min_updates: updates from which it is faster; ``None``: never.
+    """
+    if min_updates is None:
+        return False, "it is not known to learn as well with older data (pipelined_min_updates=null)"
+    if updates < min_updates:
+        return False, f"this run makes {updates:,} updates; a second process saves time from {min_updates:,}"
+    if count_cores() <= busy_cores:
+        return False, "no core is free"
+    return True, "a core is free, and the algorithm learns as well with data one update older"
+
+
 def choose_eval_backend(busy_cores: int, device: str, frames: int, every: int) -> tuple[str, str]:
     """What plays evaluations, and why: a background process if a core is free, else the training loop.
 

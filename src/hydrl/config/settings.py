@@ -79,9 +79,15 @@ class Settings(RunConfig):
         if self.torch_threads == "auto":
             workers = has_workers(vars(self))
             self._put("torch_threads", *auto_values.choose_threads(self.work, workers=workers))
+        if self.collector.get("pipelined") == "auto":
+            choice = auto_values.choose_pipelined(
+                int(self.torch_threads), self.updates, self.pipelined_min_updates
+            )
+            self._put("collector.pipelined", *choice)
         if self.eval.backend == "auto":
             in_process = [option_target(f"collector/{name}") for name in ("single", "dataset")]
             is_single = self.collector["_target_"] in in_process and quantity(vars(self), "workers") is None
+            is_single |= self.collector.get("pipelined") is False
             busy = int(self.torch_threads) + (0 if is_single else quantity(vars(self), "workers") or 1)
             backend = auto_values.choose_eval_backend(
                 busy, self.device, self.total_frames, self.eval.every_frames
@@ -118,7 +124,8 @@ class Settings(RunConfig):
 
     def _put(self, key: str, value: Any, why: str) -> None:
         group, _, name = key.rpartition(".")
-        setattr(getattr(self, group) if group else self, name, value)
+        node = getattr(self, group) if group else self
+        node.update({name: value}) if isinstance(node, dict) else setattr(node, name, value)
         (self._shown[group] if group else self._shown)[name] = value
         self._chosen[key] = f"{key}=auto is {show(value)}: {why}" if why else ""
 
