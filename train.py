@@ -46,6 +46,7 @@ def build(settings: Settings, point: ResumePoint | None) -> RunComponents:
 
     from hydrl import envs, specs
     from hydrl.datasets.digest import record_data
+    from hydrl.envs.nash_conv import make_measure
     from hydrl.experience.buffers import prepare_buffer
     from hydrl.run import process
     from hydrl.run.checkpoint import replay_buffer, user_classes, warm_start
@@ -80,7 +81,10 @@ def build(settings: Settings, point: ResumePoint | None) -> RunComponents:
     collector = bind_accepted(make("collector"), data=data)
     collect = partial(collector, env, make_run_env, policy, seed=seed, device=device)
     cap, play = settings.eval.max_steps, family.evaluate
-    evaluate = PolicyEvaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=cap, play=play)
+    measure = make_measure(env, actor, wanted=settings.eval.nash)
+    evaluate = PolicyEvaluator(
+        make_env, actor, normaliser, seed=settings.seed, max_steps=cap, play=play, measure=measure
+    )
     return RunComponents(
         info, env, networks, exploration, buffer, learners, schedule, metrics, make_run_env, collect, evaluate
     )

@@ -42,6 +42,7 @@ ENVIRONMENTS = {  # what an environment cannot be composed without
     "robotics": ["env.id=FetchReach-v4"],
     "pettingzoo": ["env.id=mpe2/simple_spread_v3"],
     "self_play": ["env.id=classic/tictactoe_v3"],
+    "open_spiel": ["env.id=kuhn_poker"],
 }
 QUICK = {  # the first kind of actions that an algorithm has decides
     "continuous": ["env=pendulum"],

@@ -3,9 +3,10 @@
 Keys: run (a run folder), episodes (their number, 100), checkpoint (last, best or a number of frames),
 stream (another number gives other episodes), untrained (agent groups that act with their initial weights:
 agent, or adversary,agent), video (true records the first episode, at most eval.max_steps steps, as
-video-CHECKPOINT.mp4 in the run folder), render (human shows 5 episodes in a window, without scores), export
-(FILE.onnx or FILE.pt2; writes the policy for other programs), device (cpu; cuda or auto), trust (true
-allows your own environments).
+video-CHECKPOINT.mp4 in the run folder), nash (true measures the NashConv of the policy and of the average
+of its opponent pool, with env=open_spiel), render (human shows 5 episodes in a window, without scores),
+export (FILE.onnx or FILE.pt2; writes the policy for other programs), device (cpu; cuda or auto), trust
+(true allows your own environments).
 """
 
 import json
@@ -36,6 +37,7 @@ class Arguments:
     stream: int = 2  # 0 and 1 are the episodes the run itself was scored on
     untrained: str = ""
     video: bool = False
+    nash: bool = False
     render: str = "none"
     export: str = ""
     device: str = "cpu"
@@ -51,7 +53,7 @@ def main(arguments: Arguments) -> None:
     check(arguments)
     run, which, episodes = Path(arguments.run), arguments.checkpoint, arguments.episodes or 100
     from hydrl.deploy.export import check_export_path
-    from hydrl.deploy.load import open_run
+    from hydrl.deploy.load import measure_nash, open_run
     from hydrl.deploy.policy import Policy
     from hydrl.run import process
     from hydrl.run.video import record_episode
@@ -68,6 +70,7 @@ def main(arguments: Arguments) -> None:
         return play(evaluator, frames, arguments.episodes or 5, arguments.stream)
     scores: dict[str, Any] = {"run": str(run), "checkpoint": which, "frames": frames, "seed": settings.seed}
     scores |= {"stream": arguments.stream, "untrained": untrained}
+    nash_values = measure_nash(run, which, evaluator) if arguments.nash else {}
     if arguments.video:  # first, so that an environment without a video is an error before the evaluation
         path = run / f"video-{'-'.join([which, *(f'untrained-{group}' for group in untrained)])}.mp4"
         with console().status("recording a video of the first episode"):
@@ -76,6 +79,7 @@ def main(arguments: Arguments) -> None:
     # Closed, for an environment may be a process that outlives this one.
     with console().status("evaluating"), closing(evaluator):
         evaluation = evaluator(frames, episodes, arguments.stream)
+    scores |= {f"eval/{name}": value for name, value in nash_values.items()}
     lengths = evaluation.lengths.tolist()
     scores |= evaluation.metrics() | {"eval/length_min": min(lengths), "eval/length_max": max(lengths)}
     scores |= {"returns": evaluation.returns.tolist(), "lengths": lengths}
@@ -131,6 +135,11 @@ def show(scores: dict[str, Any], title: str) -> None:
         known = len(values) - values.count(None)
         part = "" if known == len(values) else f" over {known:,} episodes that have it"
         rows[name] = short(evaluation.get(name)) + part * bool(known)
+    if "nash_conv" in evaluation:
+        rows["NashConv"] = f"{evaluation['nash_conv']:.4g}"
+        count, average = int(evaluation["nash_policies"]), evaluation.get("nash_conv_average")
+        name = f"of the average over {count:,} kept opponents"
+        rows[name] = f"{average:.4g}" if count else "no opponent was kept"
     untrained = f"; untrained: {', '.join(scores['untrained'])}" * bool(scores["untrained"])
     rows["trained"] = f"{scores['frames']:,} frames{untrained}"
     if video := scores.get("video"):

@@ -41,6 +41,7 @@ FAMILIES |= dict.fromkeys(["fetch_reach", "fetch_push"], ("gymnasium_robotics", 
 FAMILIES |= {
     "pettingzoo": ("mpe2", "mpe2/simple_spread_v3"),
     "self_play": ("pettingzoo", "classic/tictactoe_v3"),
+    "open_spiel": ("pyspiel", "kuhn_poker"),
 }
 FAMILIES |= dict.fromkeys(["simple_spread", "simple_tag"], ("mpe2", ""))
 GROUPS = dict.fromkeys(["vmas_navigation", "pettingzoo", "simple_spread"], "agents")

@@ -68,6 +68,7 @@ def test_a_run_asks_the_family_of_its_maker(run):
         (["env=dm_control", "env.id=cartpole-swingup"], "GymnasiumFamily"),
         (["env=robotics", "env.id=FetchReach-v4"], "GymnasiumFamily"),
         (["env=self_play", "env.id=classic/tictactoe_v3"], "GymnasiumFamily"),
+        (["env=open_spiel", "env.id=kuhn_poker"], "GymnasiumFamily"),
         (["env=simple_spread", "algo=mappo"], "PettingZooFamily"),
         (["env=vmas_navigation", "algo=mappo"], "EnvFamily"),
         (["env=torchrl_pendulum"], "EnvFamily"),

@@ -101,6 +101,7 @@ class Eval(Strict):
     address: ClusterAddress | None = None
     video: bool = False
     video_every_frames: PositiveInt = 50_000
+    nash: bool = False
 
     @property
     def counts(self) -> tuple[int, int, int]:

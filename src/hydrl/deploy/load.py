@@ -17,6 +17,7 @@ from hydrl.config.migrations import new_config
 from hydrl.config.settings import Settings
 from hydrl.config.suggestions import explain
 from hydrl.config.trust import check_addresses, check_trust
+from hydrl.envs.nash_conv import NashConvMeter
 from hydrl.errors import UserError
 from hydrl.networks.multi_agent import partly_untrained
 from hydrl.run.checkpoint.archive import find, frames_of, load
@@ -106,6 +107,24 @@ def open_run(
     play: dict[str, Any] = {"max_steps": settings.eval.max_steps, "play": family.evaluate}
     evaluator = PolicyEvaluator(make_env, actor, lambda: state["normaliser"], seed=settings.seed, **play)
     return trained_run, frames_of(archive), evaluator
+
+
+def measure_nash(run: Path, checkpoint: str, evaluator: PolicyEvaluator) -> dict[str, float]:
+    """The NashConv of a loaded policy and of the average of the opponent pool in its checkpoint.
+
+    Args:
+        run: a run folder.
+        checkpoint: see :func:`open_run`.
+        evaluator: of that policy.
+
+    Raises:
+        UserError: see :class:`hydrl.envs.nash_conv.NashConvMeter`.
+    """
+    env = evaluator.env_of(1)
+    envs.load_normalizer(env, evaluator.normaliser())
+    meter = NashConvMeter(env, evaluator.actor, "nash")
+    collector = load(find(run, checkpoint), ("collector",))["collector"]
+    return meter.measure(collector.get("opponents", {}).get("policies", ()))
 
 
 def load_weights(actor: nn.Module, weights: Mapping[str, Any], env: EnvBase, label: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModuleBase
@@ -39,6 +39,11 @@ class Evaluation:
     def std(self) -> float:
         """Standard deviation of the return over the episodes (population)."""
         return self.returns.std(unbiased=False).item()
+
+    def with_values(self, values: Mapping[str, float]) -> "Evaluation":
+        """The evaluation with values of its policy by name, such as its NashConv, which all episodes get."""
+        more = {name: torch.full_like(self.returns, value) for name, value in values.items()}
+        return replace(self, info=self.info | more) if more else self
 
     def metrics(self) -> dict[str, float]:
         """The ``eval/`` entries of a log row."""

@@ -162,7 +162,7 @@ def start_helpers(evaluator: PolicyEvaluator, parts: int, backend: EvalBackend |
 def portable(evaluator: PolicyEvaluator) -> PolicyEvaluator:
     """A copy for another process, without environments, and statistics that refer to one."""
     remote = copy(evaluator)
-    remote.normaliser, remote.envs, remote.last = dict, {}, None
+    remote.normaliser, remote.measure, remote.envs, remote.last = dict, dict, {}, None
     return remote
 
 
@@ -209,7 +209,8 @@ def play_snapshot(evaluator: PolicyEvaluator, snapshot: dict[str, Any]) -> Evalu
     player.actor.load_state_dict(snapshot["actor"])
     GlobalRNGState().load_state_dict(snapshot["rng"])
     seed_stream = snapshot.get("seed_stream", SeedStream.TRAINING)
-    return player.play(snapshot["frames"], snapshot["episodes"], seed_stream, snapshot.get("parts"))
+    evaluation = player.play(snapshot["frames"], snapshot["episodes"], seed_stream, snapshot.get("parts"))
+    return evaluation.with_values(snapshot.get("values", {}))
 
 
 @contextmanager

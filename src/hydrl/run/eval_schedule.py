@@ -92,6 +92,7 @@ class EvalSchedule:
         try:
             with self.clock.timeit(metric_names.EVALUATING):
                 evaluation = self.evaluator(self.progress.frames, self.episodes)
+                evaluation = evaluation.with_values(self.evaluator.measure())
         except Interrupted:  # it is played when the run is resumed, and saved as if it had been pending
             self.set_pending([self.snapshot()])
         else:
@@ -208,13 +209,14 @@ class EvalSchedule:
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that decides an evaluation of this moment, copied: plain data and tensors."""
-        return {
+        snapshot = {
             "frames": self.progress.frames,
             "episodes": self.episodes,
             "actor": deepcopy(self.evaluator.actor.state_dict()),
             "normaliser": self.evaluator.normaliser(),
             "rng": GlobalRNGState().state_dict(),
         }
+        return snapshot | ({"values": values} if (values := self.evaluator.measure()) else {})
 
     def collect_result(self, evaluation: Evaluation) -> None:
         """Enters the result of the oldest pending evaluation in counters, log and checkpoint."""

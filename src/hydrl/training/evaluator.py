@@ -44,6 +44,7 @@ class PolicyEvaluator:
         max_steps: steps after which an unfinished episode counts as it is; ``auto``: the environment's own
             limit, see :func:`hydrl.envs.time_limits.episode_limit`.
         play: plays one episode in each environment, see :class:`hydrl.envs.EnvFamily`.
+        measure: returns values of the present policy by name, such as its NashConv, for its evaluation.
     """
 
     def __init__(
@@ -55,9 +56,10 @@ class PolicyEvaluator:
         seed: int,
         max_steps: int | str,
         play: Callable[..., Evaluation] = play_episodes,
+        measure: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self.make_env, self.actor, self.normaliser = partial(make_env, policy=actor), actor, normaliser
-        self.seed, self.max_steps, self.play_env = seed, max_steps, play
+        self.seed, self.max_steps, self.play_env, self.measure = seed, max_steps, play, measure
         self.envs: dict[int, TransformedEnv] = {}
         self.last: tuple[tuple[int, int, int], Evaluation] | None = None
 

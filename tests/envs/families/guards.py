@@ -8,6 +8,7 @@ from gymnasium.vector import AutoresetMode
 from hydrl.envs.checked_env import CheckedEnv
 from hydrl.envs.dm_control import ControlEnv
 from hydrl.envs.gymnasium import GymVector
+from hydrl.envs.open_spiel import OpenSpielEnv, SpielGame
 from hydrl.envs.pettingzoo import MultiAgentEnv
 from hydrl.envs.self_play import SelfPlayEnv
 from hydrl.envs.transforms import CopyTensors
@@ -16,6 +17,7 @@ from tests.envs.families.case import Guard
 
 reset_vector, convert_vector = GymVector._reset, GymVector.to_tensordict
 step_checked, step_control, reset_control = CheckedEnv.checked_step, ControlEnv.step, ControlEnv.reset
+advance_spiel, reset_spiel, move_spiel = SpielGame.advance, SpielGame.reset, OpenSpielEnv.apply_move
 convert_team, step_team, reply = MultiAgentEnv.to_tensordict, MultiAgentEnv._step, SelfPlayEnv.play_opponents
 
 
@@ -94,6 +96,20 @@ def truncate_control(self, action):
 def reply_unseeded(self, player):
     mask = self.game.observe(player)["action_mask"]
     return int(UNSEEDED.choice(np.flatnonzero(mask)))
+
+
+def pay_returns(self):
+    self.returns = np.zeros(len(self.possible_agents))
+    advance_spiel(self)
+
+
+def draw_unseeded(self, seed=None):
+    reset_spiel(self, int(UNSEEDED.integers(2**31)))
+
+
+def drop_early_reward(self, action):
+    self.early_reward = 0.0
+    move_spiel(self, action)
 
 
 def reset_unseeded(self, *, seed=None, options=None):
@@ -198,6 +214,30 @@ GUARDS = [
         "hydrl.envs.self_play:SelfPlayEnv.opponent_action",
         reply_unseeded,
         "tictactoe",
+        "observations",
+        1,
+    ),
+    Guard(
+        "a reward is the change of returns",
+        "hydrl.envs.open_spiel:SpielGame.advance",
+        pay_returns,
+        "hanabi",
+        "rewards",
+        1,
+    ),
+    Guard(
+        "rewards before the first move are paid",
+        "hydrl.envs.open_spiel:OpenSpielEnv.apply_move",
+        drop_early_reward,
+        "hanabi",
+        "rewards",
+        1,
+    ),
+    Guard(
+        "chance moves follow the seed",
+        "hydrl.envs.open_spiel:SpielGame.reset",
+        draw_unseeded,
+        "leduc",
         "observations",
         1,
     ),

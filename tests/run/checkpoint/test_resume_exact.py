@@ -104,6 +104,10 @@ EXACT = {
         *PPO, "env=self_play", "env.id=classic/tictactoe_v3", "env.opponents.every_frames=64",
         "collector.num_envs=4",
     ],
+    "PPO, a game of OpenSpiel's": [
+        *PPO, "env=open_spiel", "env.id=leduc_poker", "env.opponents.every_frames=64",
+        "collector.num_envs=4",
+    ],
     "PPO, a game of MinAtar's": [
         *PPO, "env=minatar", "env.id=MinAtar/Breakout-v1", "collector.num_envs=4",
     ],
@@ -135,7 +139,7 @@ EXACT = {
 def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     """Parameters, targets, optimizer, buffer, generators, data after the stop, and the log."""
     zoo = (("env=pettingzoo", "mpe2"), ("env=self_play", "pettingzoo"))
-    zoo += (("env=minigrid", "minigrid"),)
+    zoo += (("env=minigrid", "minigrid"), ("env=open_spiel", "pyspiel"))
     for family, package in (("env=minatar", "minatar"), ("env=atari", "ale_py"), *zoo):
         if family in EXACT[name]:
             pytest.importorskip(package)

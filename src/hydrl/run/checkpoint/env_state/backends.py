@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hydrl.envs.dm_control import Suite
+from hydrl.envs.open_spiel import SpielGame
 from hydrl.envs.self_play import OpponentPool
 
 Accessors = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
@@ -112,6 +113,7 @@ STATEFUL: dict[type, Accessors] = {
     torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
     mujoco.MjData: (mujoco_state, load_mujoco),
     Suite: (suite_state, load_suite),
+    SpielGame: (SpielGame.state_dict, SpielGame.load_state_dict),
     OpponentPool: (lambda pool: {}, lambda pool, state: None),  # shared; the collector saves them
 }
 # Functions that make a missing generator, by its label.
