@@ -177,9 +177,9 @@ def explain_make_error(error: Exception, id: str) -> str:
             if module
             else f" For your own environment, write env.id=MODULE:{id}; MODULE registers it."
         )
-    elif (module := getattr(error.__cause__, "name", None)) and id.startswith(module):
+    elif (absent := getattr(error.__cause__, "name", None)) and id.startswith(absent):
         reason = (
-            f"no module {module}. If it is yours, start with PYTHONPATH=DIR, its folder; else install it."
+            f"no module {absent}. If it is yours, start with PYTHONPATH=DIR, its folder; else install it."
         )
     elif keyword_match := re.search(r"unexpected keyword argument '(\w+)'", reason):
         reason = f"it takes no {keyword_match[1]}. Leave env.{keyword_match[1]} out."
