@@ -11,6 +11,7 @@ python scripts/benchmark same_defaults --seeds 100   # experiment=sb3/... beside
 python scripts/benchmark scaling            # one to four collectors of each kind, quick and slow simulators
 python scripts/benchmark meanwhile          # SAC of a slow simulator: one update a frame, while it collects
 python scripts/benchmark threads            # one thread and the default, alone and beside a busy process
+python scripts/benchmark precision          # an update in float32 and in bf16, in turns
 python scripts/benchmark start --beside DIR          # seconds to the first environment step, of two checkouts
 
 Tables also go to outputs/, the speeds as a picture too. Machines are noisy: ratios are taken within a round,
@@ -93,6 +94,7 @@ ALONE = ("env=half_cheetah", "collector.num_envs=1", "torch_threads=1", EAGER)
 SAC = ("algo=sac", *ALONE, "tuned=null")
 TD3 = ("algo=td3", *ALONE, "optim.lr=1e-3")
 PIPELINED = ("compile=true", "collector=pipelined")
+PIPELINED_LOOP = ", pipelined"  # how its name ends
 WIDE = ("collector.num_envs=32", "collector.frames_per_batch=1_024")
 MINATAR = ("algo=ppo", "env=minatar", "env.id=MinAtar/Breakout-v1", "torch_threads=1", EAGER)
 ATARI = ("env=atari", "env.id=ALE/Breakout-v5", "torch_threads=1", EAGER)
@@ -118,7 +120,7 @@ TASKS = {
         loops={
             "hydrl": (*PPO, "collector.num_envs=10"),
             "hydrl, compiled": (*PPO, "collector.num_envs=10", "compile=true"),
-            "hydrl, compiled, collecting meanwhile": (*PPO, *PIPELINED, "collector.num_envs=10"),
+            "hydrl, compiled, pipelined": (*PPO, *PIPELINED, "collector.num_envs=10"),
             SB3: "sb3.ppo",
             "documented TorchRL, as written": "documented.as_written",
             GAE_ONCE: "documented.gae_once",
@@ -138,7 +140,7 @@ TASKS = {
         loops={
             "hydrl": (*PPO, *WIDE),
             "hydrl, compiled": (*PPO, *WIDE, "compile=true"),
-            "hydrl, compiled, collecting meanwhile": (*PPO, *PIPELINED, *WIDE),
+            "hydrl, compiled, pipelined": (*PPO, *PIPELINED, *WIDE),
             SB3: "sb3.ppo_32",
         },
         bases={"to SB3": SB3},
@@ -154,7 +156,7 @@ TASKS = {
         loops={
             "hydrl": DQN,
             "hydrl, compiled": (*DQN, "compile=true"),
-            "hydrl, compiled, collecting meanwhile": (*DQN, *PIPELINED, "collector.num_envs=16"),
+            "hydrl, compiled, pipelined": (*DQN, *PIPELINED),
             SB3: "sb3.dqn",
             PLAIN: "plain.dqn",
             FLOOR: "plain.dqn_floor",
@@ -215,6 +217,7 @@ TASKS = {
             loops={
                 "hydrl": words,
                 "hydrl, compiled": (*words, "compile=true"),
+                **({"hydrl, compiled, pipelined": (*words, *PIPELINED)} if name != "dqn_atari" else {}),
                 SB3: f"sb3_pictures.{name}",
                 **({PLAIN: f"plain_pictures.{name}"} if name != "dqn_atari" else {}),
             },
@@ -257,10 +260,17 @@ class Times:
 
 @dataclass(frozen=True)
 class Speed:
-    """Frames a second once the loop is warm, and the seconds from the start of the process until it was."""
+    """How fast a loop is once it is warm.
+
+    Attributes:
+        frames_per_second: of the warm loop.
+        warmup_seconds: from the start of the process until it was warm.
+        possible: how many times as fast it would be if it collected while it learned; only hydrl's loops.
+    """
 
     frames_per_second: float
     warmup_seconds: float
+    possible: float | None = None
 
 
 def run(words: Sequence[str], **environment: str) -> str:
@@ -307,6 +317,7 @@ def time_loop(task: Task, loop: Sequence[str] | str, batches: int) -> Times:
             "eval.every_frames=1_000_000_000",
             "eval.final_episodes=1",
             "eval.max_steps=1",
+            "eval.backend=inline",  # no other process takes a core
             f"hydra.run.dir={folder}/run",
         ]
         run(words, TORCHINDUCTOR_CACHE_DIR=f"{folder}/cache")  # every compilation is a first one
@@ -338,7 +349,12 @@ def steady_speed(times: Times, warmup: int) -> Speed:
     """
     frames, elapsed = times.frames, times.elapsed
     speed = (frames[-2] - frames[warmup - 1]) / (elapsed[-2] - elapsed[warmup - 1])
-    return Speed(speed, elapsed[warmup - 1])
+    possible = None
+    if times.spent:
+        collect = seconds_a_frame(times, warmup, "time/collect")
+        learn = seconds_a_frame(times, warmup, *(set(times.spent) - {"time/collect"}))
+        possible = (collect + learn) / max(collect, learn)
+    return Speed(speed, elapsed[warmup - 1], possible)
 
 
 def seconds_a_frame(times: Times, warmup: int, *activities: str) -> float:
@@ -353,9 +369,13 @@ def paired_ratio(speeds: Sequence[float], base: Sequence[float]) -> float:
 
 
 def summarise(task: Task, speeds: Mapping[str, Sequence[Speed]]) -> list[dict[str, Any]]:
-    """One row a loop: median, least and most frames a second, the ratios, and the warm-up in seconds."""
+    """One row a loop: median, least and most frames a second, the ratios, and the warm-up in seconds.
+
+    A pipelined loop has its ratio to the same loop one after the other, and the one that is possible by the
+    seconds of that loop in the same rounds.
+    """
     rates = {name: [speed.frames_per_second for speed in rounds] for name, rounds in speeds.items()}
-    return [
+    rows: list[dict[str, Any]] = [
         {
             "loop": name,
             "frames/s": statistics.median(rates[name]),
@@ -366,20 +386,29 @@ def summarise(task: Task, speeds: Mapping[str, Sequence[Speed]]) -> list[dict[st
         }
         for name, rounds in speeds.items()
     ]
+    for row in rows:
+        if row["loop"].endswith(PIPELINED_LOOP):
+            base = row["loop"].removesuffix(PIPELINED_LOOP)
+            row["to single"] = paired_ratio(rates[row["loop"]], rates[base])
+            row["possible"] = statistics.median(speed.possible or 1.0 for speed in speeds[base])
+            row["of possible"] = row["to single"] / row["possible"]
+    return rows
 
 
-def speed(names: Sequence[str], repeats: int, batches: int | None) -> None:
+def speed(names: Sequence[str], repeats: int, batches: int | None, loops: Sequence[str] = ()) -> None:
     """Runs every loop of the tasks in turn, ``repeats`` times, and shows tables and a picture.
+
+    With ``loops`` only these, and those that they are compared with.
 
     Raises:
         UserError: if a loop fails, or does another number of updates than the others.
     """
+    tasks = {name: only(TASKS[name], loops) for name in names}
     speeds: dict[str, dict[str, list[Speed]]] = {
-        task: {loop: [] for loop in TASKS[task].loops} for task in names
+        name: {loop: [] for loop in task.loops} for name, task in tasks.items()
     }
     for number in range(repeats):
-        for name in names:
-            task = TASKS[name]
+        for name, task in tasks.items():
             total = task.warmup + (batches or task.batches) + 1
             for loop, words in task.loops.items():
                 times = time_loop(task, words, total)
@@ -388,7 +417,7 @@ def speed(names: Sequence[str], repeats: int, batches: int | None) -> None:
                 speeds[name][loop].append(steady_speed(times, task.warmup))
                 rate = speeds[name][loop][-1].frames_per_second
                 console().print(f"round {number + 1} of {repeats}, {name}: {loop}, {rate:,.0f} frames/s")
-    summaries = {name: summarise(TASKS[name], speeds[name]) for name in names}
+    summaries = {name: summarise(task, speeds[name]) for name, task in tasks.items()}
     for name, rows in summaries.items():
         show(f"{TASKS[name].title}: {TASKS[name].work}; median of {repeats}", rows)
     flat = [
@@ -402,6 +431,17 @@ def speed(names: Sequence[str], repeats: int, batches: int | None) -> None:
     ]
     write(OUTPUTS / "benchmark.csv", flat)
     draw({TASKS[name].title: rows for name, rows in summaries.items()}, OUTPUTS / "benchmark.png")
+
+
+def only(task: Task, loops: Sequence[str]) -> Task:
+    """The task with these loops, what they are compared with, and Stable-Baselines3; whole without any."""
+    bases = {loop.removesuffix(PIPELINED_LOOP) for loop in loops}
+    names = [name for name in task.loops if not loops or name in {*loops, *bases, SB3}]
+    return replace(
+        task,
+        loops={name: task.loops[name] for name in names},
+        bases={title: base for title, base in task.bases.items() if base in names},
+    )
 
 
 MEANWHILE = {"single": 1, "pipelined": 1, "multi_async": 2}  # choices of collector, and who collects
@@ -516,6 +556,13 @@ def threads(names: Sequence[str], repeats: int, batches: int | None, others: int
     write(OUTPUTS / "benchmark-threads.csv", rows)
 
 
+def precision(rounds: int, updates: int) -> None:
+    """Times updates in float32 and bf16 in turns, eager and compiled, and shows what bf16 gains."""
+    rows = json.loads(run([str(HERE / "precision.py"), str(rounds), str(updates)]).splitlines()[-1])
+    show(f"An update in float32 and in bf16 on one thread, median of {rounds} rounds of {updates}", rows)
+    write(OUTPUTS / "benchmark-precision.csv", rows)
+
+
 def draw(panels: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     """Median speeds as bars, from the least to the most as whiskers; a panel a task."""
     import matplotlib
@@ -563,10 +610,11 @@ def draw(panels: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
 def show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """A table on the screen; numbers right, with as many digits as they deserve."""
     table = Table(title=title, title_justify="left")
-    for column, value in rows[0].items():
+    columns = {column: value for row in rows for column, value in row.items()}
+    for column, value in columns.items():
         table.add_column(column, justify="left" if isinstance(value, str) else "right")
     for row in rows:
-        table.add_row(*(written(value) for value in row.values()))
+        table.add_row(*(written(row.get(column)) for column in columns))
     console().print(table)
 
 
@@ -918,6 +966,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     part.add_argument("--repeats", type=positive, default=3, metavar="N", help="rounds, 3")
     part.add_argument("--tasks", nargs="+", choices=TASKS, default=[task for task in TASKS if task != BESIDE])
     part.add_argument("--batches", type=positive, metavar="N", help="measured ones; fewer is a quick look")
+    part.add_argument("--loops", nargs="+", default=[], metavar="NAME", help="all")
     part = parts.add_parser("memory", help="resident memory of a replay buffer on disk and of one in memory")
     part.add_argument("--transitions", type=positive, default=1_000_000, metavar="N", help="1,000,000")
     part.add_argument("--minibatches", type=positive, default=5_000, metavar="N", help="of 256, 5,000")
@@ -947,6 +996,9 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     part.add_argument("--tasks", nargs="+", choices=THREADED, default=[*THREADED])
     part.add_argument("--batches", type=positive, metavar="N", help="measured ones; fewer is a quick look")
     part.add_argument("--others", type=positive, default=1, metavar="N", help="busy processes, 1")
+    part = parts.add_parser("precision", help="an update in float32 and in bf16, in turns")
+    part.add_argument("--rounds", type=positive, default=9, metavar="N", help="rounds, 9")
+    part.add_argument("--updates", type=positive, default=10, metavar="N", help="in a row, 10")
     part = parts.add_parser("start", help="seconds from the command to the first environment step")
     part.add_argument("--repeats", type=positive, default=7, metavar="N", help="rounds, 7")
     part.add_argument("--beside", type=Path, metavar="DIR", help="another checkout, the base of the ratio")
@@ -959,7 +1011,7 @@ def main(chosen: argparse.Namespace) -> None:
     Raises:
         UserError: if what is compared with is not installed.
     """
-    alone = ("memory", "pictures", "scaling", "meanwhile", "threads", "start")
+    alone = ("memory", "pictures", "scaling", "meanwhile", "threads", "start", "precision")
     peers = ("stable_baselines3", "sb3_contrib") if chosen.part not in alone else ()
     if any(importlib.util.find_spec(package) is None for package in peers):
         raise UserError("the benchmark needs Stable-Baselines3 and sb3-contrib: pip install 'hydrl[bench]'")
@@ -971,7 +1023,7 @@ def main(chosen: argparse.Namespace) -> None:
         )
     match chosen.part:
         case "speed":
-            speed(options["tasks"], options["repeats"], options["batches"])
+            speed(options["tasks"], options["repeats"], options["batches"], options["loops"])
         case "memory":
             memory(**options)
         case "pictures":
@@ -986,6 +1038,8 @@ def main(chosen: argparse.Namespace) -> None:
             scale(**options)
         case "meanwhile":
             meanwhile(**options)
+        case "precision":
+            precision(**options)
         case "threads":
             threads(options["tasks"], options["repeats"], options["batches"], options["others"])
         case "start":

@@ -181,6 +181,39 @@ def test_evaluations_take_a_core_that_nothing_else_uses(cores, overrides, count,
     assert (line in run.chosen) is (chosen == "process")
 
 
+LONG = "pipelined_min_updates=20_000 total_frames=100_000"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "count", "chosen", "why"),
+    [
+        (f"algo=dqn env=cartpole {LONG}", 2, True, "a core is free, and the algorithm learns as well"),
+        (f"algo=dqn env=cartpole {LONG}", 1, False, "no core is free"),
+        (f"algo=dqn env=cartpole {LONG} total_frames=50_000", 2, False, "this run makes 12,"),
+        (f"algo=sac env=half_cheetah {LONG} {WIDE}", 2, False, "no core is free"),  # its update has both
+        (f"algo=sac env=half_cheetah {LONG} {WIDE}", 3, True, "a core is free"),
+        ("algo=ppo env=cartpole", 2, False, "it is not known to learn as well"),
+        ("algo=dqn env=cartpole collector.pipelined=true", 1, True, None),
+    ],
+)
+def test_a_free_core_collects_before_it_evaluates(cores, overrides, count, chosen, why):
+    cores(count)
+    run = settings("collector=auto", *overrides.split())
+    assert run.collector["pipelined"] is run.shown["collector"]["pipelined"] is chosen
+    lines = [line for line in run.chosen if line.startswith("collector.pipelined=auto is ")]
+    assert [why in line for line in lines] == [True] * (why is not None)
+    is_free = count > run.torch_threads + chosen
+    assert run.eval.backend == ("process" if is_free else "inline")
+
+
+def test_a_resumed_run_keeps_its_collector(cores):
+    cores(1)
+    longer = settings("collector=auto", "algo=dqn", "env=cartpole", *LONG.split())
+    then = {**longer.shown, "collector": {**longer.shown["collector"], "pipelined": True}}
+    check_same(longer.shown, then, longer.keep_auto_values)
+    assert longer.collector["pipelined"] is longer.shown["collector"]["pipelined"] is True
+
+
 def test_a_run_beside_others_evaluates_inline(cores, monkeypatch):
     cores(2)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

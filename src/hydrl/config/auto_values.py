@@ -66,6 +66,23 @@ def choose_threads(work: int, *, workers: bool) -> tuple[int, str]:
     return 2, "a second core is faster for networks and minibatches of this size"
 
 
+def choose_pipelined(busy_cores: int, updates: int, min_updates: int | None) -> tuple[bool, str]:
+    """Whether ``collector=auto`` collects in the background, and why.
+
+    Args:
+        busy_cores: cores that the learner uses.
+        updates: updates in the whole run.
+        min_updates: updates from which it is faster; ``None``: never.
+    """
+    if min_updates is None:
+        return False, "it is not known to learn as well with older data (pipelined_min_updates=null)"
+    if updates < min_updates:
+        return False, f"this run makes {updates:,} updates; a second process saves time from {min_updates:,}"
+    if count_cores() <= busy_cores:
+        return False, "no core is free"
+    return True, "a core is free, and the algorithm learns as well with data one update older"
+
+
 def choose_eval_backend(busy_cores: int, device: str, frames: int, every: int) -> tuple[str, str]:
     """What plays evaluations, and why: a background process if a core is free, else the training loop.
 
@@ -75,10 +92,24 @@ def choose_eval_backend(busy_cores: int, device: str, frames: int, every: int) -
         frames: of the whole run.
         every: frames between evaluations.
     """
-    is_on_cpu = device == "cpu" or (device == "auto" and not os.path.exists("/dev/nvidiactl"))
-    if count_cores() <= busy_cores or not is_on_cpu or frames <= every:
+    if count_cores() <= busy_cores or not is_on_cpu(device) or frames <= every:
         return "inline", ""
     return "process", "a core is free; results are the same as with inline"
+
+
+def is_on_cpu(device: str) -> bool:
+    """Whether a run with this ``device`` is on the CPU."""
+    return device == "cpu" or (device == "auto" and not os.path.exists("/dev/nvidiactl"))
+
+
+def has_bf16(cpuinfo: str = "/proc/cpuinfo") -> bool:
+    """Whether the CPU multiplies bfloat16 itself; true where no file says so, as on macOS."""
+    try:
+        with open(cpuinfo, encoding="utf-8") as file:
+            flags = next((line for line in file if line.lower().startswith(("flags", "features"))), "")
+    except OSError:
+        return True
+    return not flags or bool({"amx_bf16", "avx512_bf16", "bf16"} & {*flags.split()})  # the last is Arm's
 
 
 def sequence(*, _root_: DictConfig) -> int | None:

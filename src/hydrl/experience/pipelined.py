@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import torch
@@ -31,7 +31,7 @@ from torchrl.envs import TransformedEnv
 from hydrl.envs.normalization import load_normalizer, normalizer_state, unfreeze_normalizers
 from hydrl.errors import DivergedError, RunError, UserError, WorkerError
 from hydrl.experience.checked_collector import CheckedCollector
-from hydrl.experience.collectors import collector_options, worker_env
+from hydrl.experience.collectors import Collector, collector_options, make_collector, worker_env
 from hydrl.experience.forkserver import STOP_SIGNALS, worker_context
 from hydrl.experience.worker_collectors import SHUTDOWN, STARTING, TICK, explain_exit, time_limit
 from hydrl.experience.worker_reports import ReportFolder
@@ -390,6 +390,32 @@ def from_plain(plain: Mapping[str, Any]) -> TensorDict:
         for key, value in plain["entries"].items()
     }
     return TensorDict(entries, plain["batch_size"], device="cpu", names=plain["names"])
+
+
+def auto_collector(
+    env: TransformedEnv,
+    make_env: Callable[..., TransformedEnv],
+    policy: TensorDictModuleBase,
+    *,
+    frames_per_batch: PositiveInt,
+    init_random_frames: NonNegativeInt,
+    num_envs: PositiveInt,
+    seed: int,
+    device: str,
+    pipelined: bool | Literal["auto"],
+    worker_timeout: PositiveFloat = 120.0,
+    stop: Callable[[], None] | None = None,
+) -> Collector:
+    """Makes a pipelined collector if ``pipelined``, else one in this process.
+
+    ``auto`` is chosen by :meth:`hydrl.config.settings.Settings.resolve_auto`. Other args as of
+    :func:`~hydrl.experience.collectors.make_collector`.
+    """
+    options: dict[str, Any] = {"init_random_frames": init_random_frames, "seed": seed, "device": device}
+    options |= {"frames_per_batch": frames_per_batch, "num_envs": num_envs, "stop": stop}
+    if pipelined is True:
+        return pipelined_collector(env, make_env, policy, worker_timeout=worker_timeout, **options)
+    return make_collector(env, make_env, policy, **options)
 
 
 def pipelined_collector(

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from torchrl.envs import VmasEnv
 
 from hydrl.envs.checked_env import CheckedEnv
 from hydrl.envs.dm_control import ControlEnv
@@ -15,6 +16,7 @@ from hydrl.envs.transforms import CopyTensors
 from hydrl.networks.heads import masked_categorical
 from tests.envs.families.case import Guard
 
+reset_together = VmasEnv._reset
 reset_vector, convert_vector = GymVector._reset, GymVector.to_tensordict
 step_checked, step_control, reset_control = CheckedEnv.checked_step, ControlEnv.step, ControlEnv.reset
 advance_spiel, reset_spiel, move_spiel = SpielGame.advance, SpielGame.reset, OpenSpielEnv.apply_move
@@ -43,6 +45,10 @@ class Unchanged(CopyTensors):
 
 def reset_all(self, tensordict=None, **kwargs):
     return reset_vector(self, None, **kwargs)
+
+
+def reset_all_together(self, tensordict=None, **kwargs):
+    return reset_together(self, None, **kwargs)
 
 
 def terminate_at_the_limit(self, observation, terminated, truncated, **more_entries):
@@ -79,7 +85,7 @@ def step_as_terminated(self, tensordict):
 
 def reply_unpaid(self):
     reward = self.reward
-    reply(self)
+    yield from reply(self)
     self.reward = reward
 
 
@@ -94,6 +100,7 @@ def truncate_control(self, action):
 
 
 def reply_unseeded(self, player):
+    yield from ()
     mask = self.game.observe(player)["action_mask"]
     return int(UNSEEDED.choice(np.flatnonzero(mask)))
 
@@ -176,6 +183,14 @@ GUARDS = [
         end_for_good,
         "agents-are-truncated",
         "last_observation",
+    ),
+    Guard(
+        "only ended environments of VMAS begin anew",  # TorchRL's own
+        "torchrl.envs:VmasEnv._reset",
+        reset_all_together,
+        "vmas",
+        "observations",
+        3,
     ),
     Guard(
         "a defeat is paid",
