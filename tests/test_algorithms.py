@@ -120,6 +120,25 @@ def test_the_rebuilt_policy_repeats_the_closing_evaluation(algo, finished):
     assert played.mean == json.loads((folder / "summary.json").read_text())["eval/return_mean"]
 
 
+# Continuous and discrete actions, and critics evaluated together.
+IN_BF16 = ["ppo", "dqn", "sac"]
+
+
+@pytest.mark.parametrize(
+    "algo", [pytest.param(algo, marks=[] if algo in IN_BF16 else pytest.mark.slow) for algo in ALGORITHMS]
+)
+def test_bf16_trains_float32_weights_of_the_same_names(algo, data, finished, run):
+    plain, folder = finished(algo)[0], run(*small(algo, data), "precision=bf16")
+    weights, expected = saved(folder, "loss"), saved(plain, "loss")
+    assert [*weights] == [*expected]
+    for key, weight in weights.items():
+        assert (weight.dtype, weight.shape) == (expected[key].dtype, expected[key].shape), key
+        assert weight.isfinite().all(), key
+    assert digest(weights) != digest(expected)
+    values = [float(cell) for row in logged(folder) for cell in row.values() if cell]
+    assert all(map(math.isfinite, values))
+
+
 SMALLEST = {"minibatches.size": 1, "minibatches.updates": 1, "minibatches.warmup_frames": 1}
 SMALLEST |= {"minibatches.burn_in": 0, "minibatches.epochs": 1, "collector.init_random_frames": 0}
 # What they standardise by, of which one has no deviation.

@@ -11,6 +11,7 @@ python scripts/benchmark same_defaults --seeds 100   # experiment=sb3/... beside
 python scripts/benchmark scaling            # one to four collectors of each kind, quick and slow simulators
 python scripts/benchmark meanwhile          # SAC of a slow simulator: one update a frame, while it collects
 python scripts/benchmark threads            # one thread and the default, alone and beside a busy process
+python scripts/benchmark precision          # an update in float32 and in bf16, in turns
 python scripts/benchmark start --beside DIR          # seconds to the first environment step, of two checkouts
 
 Tables also go to outputs/, the speeds as a picture too. Machines are noisy: ratios are taken within a round,
@@ -555,6 +556,13 @@ def threads(names: Sequence[str], repeats: int, batches: int | None, others: int
     write(OUTPUTS / "benchmark-threads.csv", rows)
 
 
+def precision(rounds: int, updates: int) -> None:
+    """Times updates in float32 and bf16 in turns, eager and compiled, and shows what bf16 gains."""
+    rows = json.loads(run([str(HERE / "precision.py"), str(rounds), str(updates)]).splitlines()[-1])
+    show(f"An update in float32 and in bf16 on one thread, median of {rounds} rounds of {updates}", rows)
+    write(OUTPUTS / "benchmark-precision.csv", rows)
+
+
 def draw(panels: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     """Median speeds as bars, from the least to the most as whiskers; a panel a task."""
     import matplotlib
@@ -988,6 +996,9 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     part.add_argument("--tasks", nargs="+", choices=THREADED, default=[*THREADED])
     part.add_argument("--batches", type=positive, metavar="N", help="measured ones; fewer is a quick look")
     part.add_argument("--others", type=positive, default=1, metavar="N", help="busy processes, 1")
+    part = parts.add_parser("precision", help="an update in float32 and in bf16, in turns")
+    part.add_argument("--rounds", type=positive, default=9, metavar="N", help="rounds, 9")
+    part.add_argument("--updates", type=positive, default=10, metavar="N", help="in a row, 10")
     part = parts.add_parser("start", help="seconds from the command to the first environment step")
     part.add_argument("--repeats", type=positive, default=7, metavar="N", help="rounds, 7")
     part.add_argument("--beside", type=Path, metavar="DIR", help="another checkout, the base of the ratio")
@@ -1000,7 +1011,7 @@ def main(chosen: argparse.Namespace) -> None:
     Raises:
         UserError: if what is compared with is not installed.
     """
-    alone = ("memory", "pictures", "scaling", "meanwhile", "threads", "start")
+    alone = ("memory", "pictures", "scaling", "meanwhile", "threads", "start", "precision")
     peers = ("stable_baselines3", "sb3_contrib") if chosen.part not in alone else ()
     if any(importlib.util.find_spec(package) is None for package in peers):
         raise UserError("the benchmark needs Stable-Baselines3 and sb3-contrib: pip install 'hydrl[bench]'")
@@ -1027,6 +1038,8 @@ def main(chosen: argparse.Namespace) -> None:
             scale(**options)
         case "meanwhile":
             meanwhile(**options)
+        case "precision":
+            precision(**options)
         case "threads":
             threads(options["tasks"], options["repeats"], options["batches"], options["others"])
         case "start":

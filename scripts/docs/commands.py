@@ -103,8 +103,11 @@ def command_to_run(command: str) -> tuple[str, str]:
     if "train.py" in words:
         words = re.sub(r"'?seed=(range\([\d,]+\)|\d+(,\d+)+)'?", "seed=0,1", words)
         is_longer = "resume=" in words or "run.dir=behaviour" in words  # which needs whole episodes
-        words += f" {FAST}" + " total_frames=1_536" * is_longer
-        words += " collector.frames_per_batch=512" * ("algo=recurrent_ppo" in words)
+        is_fork = re.search(r"resume=(?!auto)", words) and "run.dir=" in words
+        words += f" {FAST}" + (" total_frames=3_072" if is_fork else " total_frames=1_536" * is_longer)
+        words += " collector.frames_per_batch=512" * bool(
+            re.search("algo=recurrent_ppo(?!.*per_batch)", words)
+        )
     elif "search.py" in words:
         words = re.sub(r"trials=\d+|seeds=\S+", "", words) + f" trials=2 seeds=0 {FAST}"
     elif "record.py" in words:

@@ -26,9 +26,9 @@ Every key of a run with its default, what it may hold and what it means. Those o
 [environments](../environments.md) and [your own](../own_environment.md#keys-of-an-environment). Where options
 differ, the default names them.
 
-The default is the option's. Algorithms set some keys themselves: `algo=ppo` is before the value of PPO, which
-runs if you name no algorithm, and † marks keys to which other algorithms give another value.
-[Algorithms](../algorithms.md) has the values of each; presets may set others. `${discount:}` follows
+The default is the option's. Algorithms set some keys themselves: "`1000`, `algo=ppo`: `2048` †" is 1000 with
+most algorithms and 2048 with PPO. With † others differ, too: their pages in [algorithms](../algorithms.md)
+have the values. Presets may set others. `${discount:}` follows
 [the time limit](../concepts.md#frame-batch-update-minibatch-evaluation).
 `python train.py … --cfg job --resolve` prints the values of a run.
 """
@@ -75,7 +75,7 @@ default on macOS, needs the quotes for brackets.
 | --- | --- |
 | 0 | finished |
 | 1 | a run failed, or could not write its files |
-| 2 | a mistake in keys, values or their combination; nothing was started |
+| 2 | a mistake in keys, values or their combination; nothing was started ([sweeps](../sweeps.md) differ) |
 | 3 | a loss or gradient was NaN or infinite |
 | 130, 143, 129 | stopped by Ctrl-C (SIGINT), SIGTERM or a lost terminal (SIGHUP); the run was saved |
 """

@@ -19,7 +19,7 @@ from tests.conftest import composed, data_of, needs_vmas, settings
 
 # Added by scripts/search.py alone, see tests/experiments/test_search.py; and what the package itself reads.
 RANGES = [*(CONFIGS / "search").glob("*.yaml"), CONFIGS / "eval_backends.yaml"]
-RANGES += [CONFIGS / "networks.yaml"]
+RANGES += [CONFIGS / "networks.yaml", CONFIGS / "precisions.yaml"]
 FILES = sorted(
     str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.rglob("*.yaml") if path not in RANGES
 )

@@ -18,7 +18,7 @@ from torchrl.objectives.value.functional import generalized_advantage_estimate
 
 from hydrl.errors import UserError
 from scripts.benchmark import __main__ as benchmark
-from scripts.benchmark import first_step, memory, pictures, plain, scaling, start
+from scripts.benchmark import first_step, memory, pictures, plain, precision, scaling, start
 from scripts.benchmark.__main__ import Speed, Times
 from tests.conftest import HANGING
 
@@ -475,3 +475,25 @@ def test_the_default_s_threads_are_compared_within_a_round_and_a_load(monkeypatc
     assert (beside["to one thread"], beside["least"]) == pytest.approx((0.7, 0.5))
     assert order == 2 * [(load, word) for load in ("alone", "beside") for word in benchmark.CHOICES.values()]
     assert not [child for child in psutil.Process().children() if "while True: pass" in child.cmdline()]
+
+
+def test_precisions_are_timed_in_turns_and_their_ratio_is_taken_within_a_round(monkeypatch):
+    now, order = [0.0], []
+    seconds = {"float32": 2.0, "bf16": 1.0}
+
+    def make_update(settings):
+        def update():
+            order.append(settings.precision)
+            slowed = 10 if len(order) > 10 else 1  # in the second round, which starts after 6 and 4 updates
+            now[0] += slowed * seconds[settings.precision]
+
+        return update
+
+    monkeypatch.setattr(precision, "make_update", make_update)
+    monkeypatch.setattr(precision.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(precision.process, "prepare", lambda *_: "cpu")
+    row = precision.compare(["env=cartpole"], rounds=3, count=2)
+
+    assert order[6:] == ["float32", "float32", "bf16", "bf16"] * 3
+    assert (row["gain"], row["least"], row["most"]) == (2.0, 2.0, 2.0)
+    assert (row["float32, ms"], row["bf16, ms"]) == (20_000.0, 10_000.0)

@@ -20,6 +20,7 @@ RUNS = {
     "ppo": ["algo=ppo", "env=pendulum", "buffer=rollout"],
     "dqn": ["algo=dqn", "env=cartpole", "buffer=replay", "minibatches.warmup_frames=256"],
     "dqn on disk": ["algo=dqn", "env=cartpole", "buffer=memmap", "minibatches.warmup_frames=256"],
+    "bf16": ["algo=ppo", "env=pendulum", "buffer=rollout", "precision=bf16"],
     "running normaliser": ["algo=ppo", "env=pendulum", "transforms=running_norm"],
     "workers": [
         "algo=ppo",

@@ -92,10 +92,24 @@ def choose_eval_backend(busy_cores: int, device: str, frames: int, every: int) -
         frames: of the whole run.
         every: frames between evaluations.
     """
-    is_on_cpu = device == "cpu" or (device == "auto" and not os.path.exists("/dev/nvidiactl"))
-    if count_cores() <= busy_cores or not is_on_cpu or frames <= every:
+    if count_cores() <= busy_cores or not is_on_cpu(device) or frames <= every:
         return "inline", ""
     return "process", "a core is free; results are the same as with inline"
+
+
+def is_on_cpu(device: str) -> bool:
+    """Whether a run with this ``device`` is on the CPU."""
+    return device == "cpu" or (device == "auto" and not os.path.exists("/dev/nvidiactl"))
+
+
+def has_bf16(cpuinfo: str = "/proc/cpuinfo") -> bool:
+    """Whether the CPU multiplies bfloat16 itself; true where no file says so, as on macOS."""
+    try:
+        with open(cpuinfo, encoding="utf-8") as file:
+            flags = next((line for line in file if line.lower().startswith(("flags", "features"))), "")
+    except OSError:
+        return True
+    return not flags or bool({"amx_bf16", "avx512_bf16", "bf16"} & {*flags.split()})  # the last is Arm's
 
 
 def sequence(*, _root_: DictConfig) -> int | None:

@@ -247,6 +247,7 @@ class Keys(Strict):
     torch_threads: Annotated[PositiveInt | Literal["auto"], KeyScope.MACHINE]
     compile: Annotated[bool | Literal["auto"], KeyScope.MACHINE]
     cudagraph: Annotated[bool, KeyScope.MACHINE]
+    precision: Annotated[Literal["float32", "bf16"], KeyScope.LEARNING] = "float32"  # as of older runs
     pipelined_min_updates: Annotated[PositiveInt | None, KeyScope.MACHINE] = None
     init_stats_frames: Annotated[int, Field(gt=1)] | None
     max_grad_norm: Annotated[PositiveFloat | None, KeyScope.LEARNING]

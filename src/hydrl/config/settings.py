@@ -137,6 +137,7 @@ class Settings(RunConfig):
             *frame_skip_notes(self),
             *no_update_notes(self),
             *sequence_notes(self),
+            *precision_notes(self),
         ]
 
     @property
@@ -305,6 +306,15 @@ def sequence_notes(settings: Settings) -> Iterator[str]:
         )
 
 
+def precision_notes(settings: Settings) -> Iterator[str]:
+    """Notes that bf16 is slow on this machine."""
+    if settings.precision == "bf16" and auto_values.is_on_cpu(settings.device) and not auto_values.has_bf16():
+        yield (
+            "precision=bf16: this CPU has neither amx_bf16 nor avx512_bf16, so bf16 is slower than float32; "
+            "precision=float32 is advised"
+        )
+
+
 class Learning(NamedTuple):
     """Arguments of :func:`hydrl.training.make_learners` for a learner."""
 
@@ -321,7 +331,10 @@ def build(settings: Any, name: str) -> Builder:
     if name == "buffer" and (steps := steps_per_row(settings.minibatches)) > 1:
         node = size_in_sequences(node, steps)
     make = make_builder(partial_wrappers(node) if name == "env" else node)
-    return partial(build_network, name, make) if name in NETWORKS else make
+    if name not in NETWORKS:
+        return make
+    node = read_option("/precisions").get(settings.precision)
+    return partial(build_network, name, make, convert=None if node is None else make_builder(node))
 
 
 def partial_wrappers(env: Node) -> Node:
@@ -350,8 +363,8 @@ def build_none(*_: Any, **__: Any) -> None:
     """Builds a component that is null."""
 
 
-def build_network(name: str, make: Builder, *arguments: Any) -> Any:
-    """Builds a network and checks its keys.
+def build_network(name: str, make: Builder, *arguments: Any, convert: Builder | None = None) -> Any:
+    """Builds a network, checks its keys and converts it to the run's precision.
 
     Raises:
         UserError: for a module without keys, or an actor that writes no action.
@@ -363,7 +376,7 @@ def build_network(name: str, make: Builder, *arguments: Any) -> Any:
         raise UserError(
             f"actor: writes {built.out_keys}, but not {', '.join(map(str, lacking))}, the action."
         )
-    return built
+    return built if convert is None else convert(name, built)
 
 
 def make_builder(node: Node) -> Builder:

@@ -83,6 +83,7 @@ def option_texts() -> str:
         *CONFIGS.glob("search/*"),
         CONFIGS / "eval_backends.yaml",
         CONFIGS / "networks.yaml",
+        CONFIGS / "precisions.yaml",
     }  # which no saved run holds
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 

@@ -19,6 +19,7 @@ from hydrl.envs.external_env import ExternalEnv, GymIO
 from hydrl.envs.pettingzoo import PettingZooIO
 from hydrl.errors import UserError, printable
 from hydrl.library_setup import quieten_libraries
+from hydrl.networks.precision import in_float32
 from hydrl.run.process import choose_device
 from hydrl.run.trained_run import TrainedRun
 from hydrl.training.evaluator import PolicyEvaluator, preserve_rng
@@ -193,7 +194,8 @@ class Policy:
         ``action_mask`` (1 for a valid action, else 0) and RNN states (zeros at episode start). Outputs are
         ``action``, ``[batch, ...]``, as by :meth:`predict`, and the next RNN states. Images have the
         environment's own layout and type, discrete values ``int64`` (binary observations ``float32``), the
-        rest ``float32``. The file's metadata and a printed line describe it.
+        rest ``float32``; so are the layers, also of a run with ``precision=bf16``. The file's metadata and a
+        printed line describe it.
 
         Args:
             path: ends in ``.onnx`` (ONNX runtimes; needs the extra ``export``) or ``.pt2``
@@ -208,7 +210,8 @@ class Policy:
         acting = Policy(self.run, self.frames, self.evaluator)
         episodes = io.sample_observations(2, 4, 8)
         description = export.describe_policy(self.run.shown, self.frames, network)
-        with set_exploration_type(ExplorationType.DETERMINISTIC), without_log_probabilities(network):
+        deterministic = set_exploration_type(ExplorationType.DETERMINISTIC)
+        with deterministic, without_log_probabilities(network), in_float32(network, self.actor):
             export.check_outputs(network, episodes, acting.predict, acting.reset)
             export.write_model(network, network.begin(*episodes[0][0]), description, path)
         print(f"{path}: {export.describe_in_words(description)}")

@@ -118,12 +118,15 @@ def init_weights(module: TensorDictModuleBase, init: str | None, last_gain: floa
 
 
 class BatchRenorm(BatchRenorm1d):
-    """TorchRL's batch renormalisation (Ioffe 2017), for any batch shape and with a warm-up that ends."""
+    """TorchRL's batch renormalisation (Ioffe 2017), for any batch shape and with a warm-up that ends.
+
+    Its statistics are float32, whatever the precision of the layer before.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """Entries ``[..., num_features]``, standardised; in ``train()`` mode by their own batch."""
         self.num_batches_tracked.clamp_max_(self.warmup_steps)  # TorchRL's own counts on: 2, 3, ...
-        return super().forward(x.reshape(-1, x.shape[-1])).reshape(x.shape)
+        return super().forward(x.reshape(-1, x.shape[-1]).float()).reshape(x.shape)
 
 
 class NoisyLinear(modules.NoisyLinear):

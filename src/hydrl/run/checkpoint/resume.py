@@ -240,7 +240,8 @@ def check_same(
     adopt(then)
     changed = Changes()
     # What older runs had not, or said otherwise.
-    then = {"init_from": InitFrom().model_dump(), **with_encoders(with_pipelined(then, now), now, NETWORKS)}
+    added = {"init_from": InitFrom().model_dump(), "precision": "float32"}
+    then = {**added, **with_encoders(with_pipelined(then, now), now, NETWORKS)}
     # Algorithm and task first, for other keys follow from them.
     for key in dict.fromkeys(["algo", "env.id", *paths(then), *paths(now)]):
         old, new = find(then, key), find(now, key)
