@@ -375,7 +375,7 @@ def summarise(task: Task, speeds: Mapping[str, Sequence[Speed]]) -> list[dict[st
     seconds of that loop in the same rounds.
     """
     rates = {name: [speed.frames_per_second for speed in rounds] for name, rounds in speeds.items()}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "loop": name,
             "frames/s": statistics.median(rates[name]),

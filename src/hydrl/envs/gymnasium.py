@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -24,6 +24,7 @@ from hydrl.envs.action_masks import MaskReader, MaskSetting, MaskTracker, find_m
 from hydrl.envs.checked_env import copy_kwargs, is_env_error, seed_spaces, wrapper_chain
 from hydrl.envs.episode_info import SUCCESS, EpisodeInfo, InfoReader, is_number
 from hydrl.envs.objectives import objective_reductions, weigh_rewards
+from hydrl.envs.self_play import SelfPlayEnv, batching_pool, find_games, prepare_resets, prepare_steps
 from hydrl.envs.spaces import adapt_spaces, choice_sizes, sample_action
 from hydrl.errors import UserError, warn_once
 
@@ -113,7 +114,9 @@ def make_gym_wrapper(make: Any, num_envs: int, device: str, *, keep_env_fns: boo
     vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
     if not keep_env_fns:
         vector.env_fns = ()  # makers are no state, and might not be readable in checkpoints
-    return with_integer_choices(GymVector(vector, device=device), vector.single_action_space)
+    env = with_integer_choices(GymVector(vector, device=device), vector.single_action_space)
+    env.games = find_games(vector.envs)
+    return env
 
 
 def with_integer_choices(env: GymWrapper, actions: gymnasium.Space) -> GymWrapper:
@@ -174,9 +177,9 @@ def explain_make_error(error: Exception, id: str) -> str:
             if module
             else f" For your own environment, write env.id=MODULE:{id}; MODULE registers it."
         )
-    elif (module := getattr(error.__cause__, "name", None)) and id.startswith(module):
+    elif (absent := getattr(error.__cause__, "name", None)) and id.startswith(absent):
         reason = (
-            f"no module {module}. If it is yours, start with PYTHONPATH=DIR, its folder; else install it."
+            f"no module {absent}. If it is yours, start with PYTHONPATH=DIR, its folder; else install it."
         )
     elif keyword_match := re.search(r"unexpected keyword argument '(\w+)'", reason):
         reason = f"it takes no {keyword_match[1]}. Leave env.{keyword_match[1]} out."
@@ -375,15 +378,21 @@ class GymVector(GymWrapper):
     """
 
     has_consecutive_seeds = True  # Gymnasium seeds environment ``k`` with the seed + ``k``
+    games: Sequence[SelfPlayEnv] = ()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         action = self.read_action(tensordict.get(self.action_key))
+        if (pool := batching_pool(self.games)) is not None:
+            prepare_steps(pool, self._env.envs, self.games, action)
         observation, reward, terminated, truncated, _ = self._env.step(action)
         return self.to_tensordict(observation, terminated, truncated, reward=torch.as_tensor(reward).float())
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         if tensordict is not None and (reset_mask := tensordict.get("_reset", None)) is not None:
             kwargs["options"] = {"reset_mask": reset_mask.view(self.batch_size).numpy(force=True)}
+        if (pool := batching_pool(self.games)) is not None:
+            mask = (kwargs.get("options") or {}).get("reset_mask")
+            prepare_resets(pool, self.games, kwargs.get("seed"), mask)
         observation, _ = self._env.reset(**kwargs)
         return self.to_tensordict(observation, *np.zeros((2, *self.batch_size), dtype=bool))
 

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from hydrl.envs.optional import check_id, require_package
-from hydrl.envs.self_play import MaskedSelfPlayEnv, OpponentPool
+from hydrl.envs.self_play import MaskedSelfPlayEnv, Moves, OpponentPool
 from hydrl.envs.spaces import MIN_IMAGE_SIDE
 from hydrl.errors import UserError
 from hydrl.specs import MASK
@@ -254,12 +254,11 @@ class OpenSpielEnv(MaskedSelfPlayEnv):
         self._max_episode_steps = game.game.max_game_length()  # as Gymnasium's TimeLimit names it
         self.early_reward = 0.0
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        """Begins a game, in which opponents may move first."""
+    def reset_moves(self) -> Moves:
+        """Begins a game and plays until the player's first turn; yields the moves of policies."""
         self.early_reward = 0.0
-        start = super().reset(seed=seed, options=options)
+        yield from super().reset_moves()
         self.early_reward = self.reward
-        return start
 
     def apply_move(self, action: Any) -> None:
         """Plays one move and adds the player's reward."""

@@ -85,7 +85,7 @@ def step_as_terminated(self, tensordict):
 
 def reply_unpaid(self):
     reward = self.reward
-    reply(self)
+    yield from reply(self)
     self.reward = reward
 
 
@@ -100,6 +100,7 @@ def truncate_control(self, action):
 
 
 def reply_unseeded(self, player):
+    yield from ()
     mask = self.game.observe(player)["action_mask"]
     return int(UNSEEDED.choice(np.flatnonzero(mask)))
 
