@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
@@ -228,6 +229,39 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 pytest_plugins = "pytester"
+
+FILE_SECONDS = "hydrl/file_seconds"  # the entry of pytest's cache
+file_seconds: Counter[str] = Counter()  # of this run
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A worker's files in the order of their seconds in the last whole run, so that none is long at the end.
+
+    A file that was not run yet counts by its number of tests.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    tests = Counter(file_of(item.nodeid) for item in items)
+    seconds = config.cache.get(FILE_SECONDS, {}) if config.cache else {}
+    known = [file for file in tests if file in seconds]
+    mean = sum(seconds[file] for file in known) / sum(tests[file] for file in known) if known else 1.0
+    expected = {file: seconds.get(file, count * mean) for file, count in tests.items()}
+    items.sort(key=lambda item: (-expected[file_of(item.nodeid)], file_of(item.nodeid)))
+
+
+def file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    file_seconds[file_of(report.nodeid)] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What starts the workers remembers how long each file took."""
+    config = session.config
+    if config.getoption("dist", "no") == "loadfile" and not hasattr(config, "workerinput") and config.cache:
+        config.cache.set(FILE_SECONDS, config.cache.get(FILE_SECONDS, {}) | file_seconds)
 
 
 def pytest_collection_finish() -> None:
