@@ -1,6 +1,9 @@
 import sys
+import warnings
 
 import pytest
+from torchrl.collectors import Collector
+from torchrl.envs import GymEnv
 
 from hydrl import library_setup
 from hydrl.errors import warn_once
@@ -29,3 +32,16 @@ def test_mujoco_warns_through_python_and_not_of_gymnasium_s_own_file(recwarn):
     assert not recwarn.list
     with pytest.warns(UserWarning, match="^MuJoCo: nearly singular inertia$"):
         library_setup.warn_of_mujoco("nearly singular inertia")
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_random_frames_that_do_not_divide_into_batches_give_no_warning(quiet):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if quiet:
+            library_setup.quieten_libraries()
+        collector = Collector(
+            GymEnv("CartPole-v1"), None, frames_per_batch=2, total_frames=4, init_random_frames=3
+        )
+        collector.shutdown()
+    assert any("init_random_frames (3)" in str(warning.message) for warning in caught) != quiet
