@@ -359,6 +359,7 @@ COMPILED = {
     "dqn": ["algo=dqn", "env=cartpole", "target.value_network_update_interval=6"],
     "dueling dqn": ["algo=dqn", "env=cartpole", "actor=dueling", "target=soft", "actor.num_cells=[8,8]"],
     "sac": ["algo=sac", "env=pendulum", "critic.num_cells=[8,8]"],
+    "sac in bf16": ["algo=sac", "env=pendulum", "critic.num_cells=[8,8]", "precision=bf16"],
     "ppo on pictures": ["algo=ppo", *PICTURES, EPS],
     "dqn on pictures": ["algo=dqn", *PICTURES, "target.value_network_update_interval=6"],
 }
