@@ -109,6 +109,7 @@ def command_to_run(command: str) -> tuple[str, str]:
         words += " collector.frames_per_batch=512" * bool(
             re.search("algo=recurrent_ppo(?!.*per_batch)", words)
         )
+        words += " minibatches.sequence=16" * ("algo=decision_transformer" in words)
     elif "search.py" in words:
         words = re.sub(r"trials=\d+|seeds=\S+", "", words) + f" trials=2 seeds=0 {FAST}"
     elif "record.py" in words:
