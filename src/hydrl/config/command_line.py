@@ -22,7 +22,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from hydrl import torch_libraries
 from hydrl.config import settings, tuned, user_dirs
 from hydrl.config.hydra_errors import HYDRA_ERRORS, check_arguments, find_all_mistakes, translate
 from hydrl.config.migrations import new_words
@@ -64,8 +63,6 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
             return print(f"hydrl {version('hydrl')}")
         with new_command() as command, translated_errors(lambda: sys.argv[1:]):
             sys.argv[1:] = prepare_words(sys.argv[1:], expand)
-            if not any(word.startswith("-") for word in sys.argv[1:]):  # a single run is the likely outcome
-                torch_libraries.load_in_background()
             if not COMPLETION & set(sys.argv):
                 command.added = tuned.find_added_words(sys.argv[1:])
                 sys.argv += command.added
