@@ -46,7 +46,6 @@ def build(settings: Settings, point: ResumePoint | None) -> RunComponents:
 
     from hydrl import envs, specs
     from hydrl.datasets.digest import record_data
-    from hydrl.envs.nash_conv import make_measure
     from hydrl.experience.buffers import prepare_buffer
     from hydrl.run import process
     from hydrl.run.checkpoint import replay_buffer, user_classes, warm_start
@@ -81,10 +80,8 @@ def build(settings: Settings, point: ResumePoint | None) -> RunComponents:
     collector = bind_accepted(make("collector"), data=data)
     collect = partial(collector, env, make_run_env, policy, seed=seed, device=device)
     cap, play = settings.eval.max_steps, family.evaluate
-    measure = make_measure(env, actor, wanted=settings.eval.nash)
-    evaluate = PolicyEvaluator(
-        make_env, actor, normaliser, seed=settings.seed, max_steps=cap, play=play, measure=measure
-    )
+    measure = family.make_measure(env, actor, nash=settings.eval.nash)
+    evaluate = PolicyEvaluator(make_env, actor, normaliser, play, measure, seed=settings.seed, max_steps=cap)
     return RunComponents(
         info, env, networks, exploration, buffer, learners, schedule, metrics, make_run_env, collect, evaluate
     )
@@ -97,7 +94,6 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
 
     session, score, keep = session or Session.of_job(), settings.eval, settings.keep_checkpoints
     clock, run, run_dir = Clock(session.began), build(settings, point), Path(settings.run_dir)
-
     from hydrl.experience.collectors import shut_down_after  # what no environment needs comes after it
     from hydrl.run.checkpoint.checkpointer import Checkpointer
     from hydrl.run.eval_schedule import EvalSchedule
@@ -106,18 +102,19 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     from hydrl.run.video import EpisodeVideo
 
     progress = Progress(settings.batches, settings.frames_per_batch, *settings.goal)
-    evaluate, metrics = run.evaluate, run.metrics
-    video = EpisodeVideo(evaluate, run_dir, progress, clock, score.frames_between_videos)
+    video = EpisodeVideo(run.evaluate, run_dir, progress, clock, score.frames_between_videos)
     with (
         Stop(session.stop_requested) as stop,
         shut_down_after(run.collect(stop=stop.check)) as collector,
-        closing(RunLogger(run_dir, settings.logger_builders, run.info, progress, metrics, clock)) as logger,
-        closing(EvalSchedule(evaluate, progress, clock, *score.counts, stop.check)) as evaluations,
+        closing(
+            RunLogger(run_dir, settings.logger_builders, run.info, progress, run.metrics, clock)
+        ) as logger,
+        closing(EvalSchedule(run.evaluate, progress, clock, *score.counts, stop.check)) as evaluations,
     ):
         components = run.with_state | {"collector": collector, "looks": evaluations, "record": logger}
-        components |= {"progress": progress, "metrics": metrics, "clock": clock}
+        components |= {"progress": progress, "metrics": run.metrics, "clock": clock}
         checkpoints = Checkpointer(run_dir, components, run.make_env, logger.metadata, keep, logger.say)
-        evaluations.backend = settings.eval_backend(evaluate, stop=stop.check)
+        evaluations.backend = settings.eval_backend(run.evaluate, stop=stop.check)
         evaluations.return_to, evaluations.say = checkpoints.return_to, logger.say
         evaluations.on_result = logger.flush, checkpoints.set_score
         with checkpoints.saved_on_interrupt(logger.finish), stop.as_interrupt():
@@ -131,7 +128,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
                 with train_mode(run.networks.values()):
                     *extra_losses, losses = learn(run.learners, batch, clock)
                 progress.learned(len(losses))
-                metrics.learned(batch, losses, *extra_losses)
+                run.metrics.learned(batch, losses, *extra_losses)
                 anneal(run.schedule, run.exploration, batch.numel())
                 collector.publish()
                 if evaluations.maybe_start() or progress.due(settings.log_every_frames):

@@ -242,7 +242,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not hasattr(config, "workerinput"):
         return
     tests = Counter(file_of(item.nodeid) for item in items)
-    seconds = config.cache.get(FILE_SECONDS, {}) if config.cache else {}
+    cache = getattr(config, "cache", None)  # none with -p no:cacheprovider
+    seconds = cache.get(FILE_SECONDS, {}) if cache else {}
     known = [file for file in tests if file in seconds]
     mean = sum(seconds[file] for file in known) / sum(tests[file] for file in known) if known else 1.0
     expected = {file: seconds.get(file, count * mean) for file, count in tests.items()}
@@ -259,9 +260,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """What starts the workers remembers how long each file took."""
-    config = session.config
-    if config.getoption("dist", "no") == "loadfile" and not hasattr(config, "workerinput") and config.cache:
-        config.cache.set(FILE_SECONDS, config.cache.get(FILE_SECONDS, {}) | file_seconds)
+    config, cache = session.config, getattr(session.config, "cache", None)
+    if config.getoption("dist", "no") == "loadfile" and not hasattr(config, "workerinput") and cache:
+        cache.set(FILE_SECONDS, cache.get(FILE_SECONDS, {}) | file_seconds)
 
 
 def pytest_collection_finish() -> None:

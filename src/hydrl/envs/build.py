@@ -27,6 +27,7 @@ from hydrl.envs.action_masks import NOT_DISCRETE, warn_mask_ignored
 from hydrl.envs.checked_env import copy_kwargs, is_env_error
 from hydrl.envs.evaluation import Evaluation, play_episodes
 from hydrl.envs.gymnasium import for_evaluation, gymnasium_env
+from hydrl.envs.nash_conv import make_measure
 from hydrl.envs.normalization import init_normalizers, load_normalizer, normalizer_state
 from hydrl.envs.pettingzoo import pettingzoo_env
 from hydrl.envs.transforms import ActionMask, CopyTensors, MeanAgentReturn
@@ -226,6 +227,12 @@ class EnvFamily:
     def evaluate(self, env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) -> Evaluation:
         """Plays one episode in each environment, see :func:`hydrl.envs.evaluation.play_episodes`."""
         return play_episodes(env, actor, max_steps=max_steps)
+
+    def make_measure(
+        self, env: TransformedEnv, actor: TensorDictModuleBase, *, nash: bool
+    ) -> Callable[[], dict[str, float]]:
+        """A function that measures the present policy without episodes, as its NashConv with ``nash``."""
+        return make_measure(env, actor, wanted=nash)
 
 
 class GymnasiumFamily(EnvFamily):

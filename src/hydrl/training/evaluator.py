@@ -52,11 +52,11 @@ class PolicyEvaluator:
         make_env: Callable[..., TransformedEnv],
         actor: TensorDictModuleBase,
         normaliser: Callable[[], dict[str, Any]],
+        play: Callable[..., Evaluation] = play_episodes,
+        measure: Callable[[], dict[str, float]] = dict,
         *,
         seed: int,
         max_steps: int | str,
-        play: Callable[..., Evaluation] = play_episodes,
-        measure: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self.make_env, self.actor, self.normaliser = partial(make_env, policy=actor), actor, normaliser
         self.seed, self.max_steps, self.play_env, self.measure = seed, max_steps, play, measure
