@@ -101,18 +101,16 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     from hydrl.run.process import Stop
     from hydrl.run.video import EpisodeVideo
 
-    progress = Progress(settings.batches, settings.frames_per_batch, *settings.goal)
+    progress, metrics = Progress(settings.batches, settings.frames_per_batch, *settings.goal), run.metrics
     video = EpisodeVideo(run.evaluate, run_dir, progress, clock, score.frames_between_videos)
     with (
         Stop(session.stop_requested) as stop,
         shut_down_after(run.collect(stop=stop.check)) as collector,
-        closing(
-            RunLogger(run_dir, settings.logger_builders, run.info, progress, run.metrics, clock)
-        ) as logger,
+        closing(RunLogger(run_dir, settings.logger_builders, run.info, progress, metrics, clock)) as logger,
         closing(EvalSchedule(run.evaluate, progress, clock, *score.counts, stop.check)) as evaluations,
     ):
         components = run.with_state | {"collector": collector, "looks": evaluations, "record": logger}
-        components |= {"progress": progress, "metrics": run.metrics, "clock": clock}
+        components |= {"progress": progress, "metrics": metrics, "clock": clock}
         checkpoints = Checkpointer(run_dir, components, run.make_env, logger.metadata, keep, logger.say)
         evaluations.backend = settings.eval_backend(run.evaluate, stop=stop.check)
         evaluations.return_to, evaluations.say = checkpoints.return_to, logger.say
@@ -128,7 +126,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
                 with train_mode(run.networks.values()):
                     *extra_losses, losses = learn(run.learners, batch, clock)
                 progress.learned(len(losses))
-                run.metrics.learned(batch, losses, *extra_losses)
+                metrics.learned(batch, losses, *extra_losses)
                 anneal(run.schedule, run.exploration, batch.numel())
                 collector.publish()
                 if evaluations.maybe_start() or progress.due(settings.log_every_frames):
