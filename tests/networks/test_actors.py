@@ -12,6 +12,7 @@ from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration
 
 from hydrl import envs
 from hydrl.config import CONFIGS
+from hydrl.envs import transforms as transforms_of_hydrl
 from hydrl.errors import UserError
 from hydrl.networks import actors, critics, heads, materialise
 from hydrl.networks.layers import NoisyLinear
@@ -50,6 +51,13 @@ def build(name: str, env: TransformedEnv, **changes) -> nn.Module:
 
 def hidden(module: nn.Module) -> list[nn.Linear]:
     return [each for each in module.modules() if isinstance(each, nn.Linear)]
+
+
+def test_a_gaussian_policy_without_clipped_actions_warns(capsys):
+    for transforms, warns in (([transforms_of_hydrl.action_clipping], False), ([], True)):
+        env = envs.make_env(partial(CountingEnv, actions="continuous"), transforms, num_envs=1, seed=0)
+        actors.gaussian(env, **NETWORK)
+        assert ("nothing clips actions at the environment's bounds" in capsys.readouterr().err) is warns
 
 
 @pytest.mark.parametrize(("name", "actions"), EVERY)

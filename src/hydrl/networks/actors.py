@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Unpack
 from pydantic import Field
 from tensordict import NestedKey
 from tensordict.nn import TensorDictModuleBase
-from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.envs import ActionScaling, EnvBase, TransformedEnv
 from torchrl.modules import DistributionalQValueActor, ProbabilisticActor, QValueActor
 
 from hydrl.errors import warn_once
@@ -65,7 +65,8 @@ def gaussian(
     """Gaussian policy without squashing for continuous actions; :func:`categorical` for discrete ones.
 
     As in Stable-Baselines3 and CleanRL. Actions may lie outside the bounds:
-    :class:`hydrl.envs.transforms.ActionClipping` clips them on their way to the environment.
+    :class:`hydrl.envs.transforms.ActionClipping` clips them on their way to the environment. Without a
+    transform that does so it warns.
 
     Args:
         env: and the others as for :func:`tanh_normal`.
@@ -74,6 +75,12 @@ def gaussian(
     """
     if action_kind(env) in ("discrete", "multi-discrete"):
         return categorical(env, scale=scale, scale_init=scale_init, **net)
+    transforms = env.transform if isinstance(env, TransformedEnv) else ()
+    if not any(isinstance(transform, ActionScaling) for transform in transforms):
+        warn_once(
+            "actor=gaussian: nothing clips actions at the environment's bounds. Add "
+            "+transforms.action_clipping._target_=hydrl.envs.transforms.action_clipping."
+        )
     head = heads.gaussian(env.action_spec_unbatched, scale=scale, scale_init=scale_init)
     return make_network(env, head, **net)
 
