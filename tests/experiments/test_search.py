@@ -84,6 +84,7 @@ def test_both_ends_of_every_range_of_the_search_files_can_be_trained(algo: str):
 OF_ANY = {"dm_control": "cartpole-swingup", "minatar": "MinAtar/Breakout-v1", "atari": "ALE/Pong-v5"}
 OF_ANY["minigrid"] = "MiniGrid-DoorKey-5x5-v0"
 OF_ANY["self_play"] = "classic/tictactoe_v3"
+OF_ANY["open_spiel"] = "kuhn_poker"
 NOW = sorted(
     (file.parent.name, f"{file.stem} env.id={OF_ANY[file.stem]}" if file.stem in OF_ANY else file.stem)
     for algo in TASKS
