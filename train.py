@@ -90,17 +90,16 @@ def build(settings: Settings, point: ResumePoint | None) -> RunComponents:
 def train(settings: Settings, point: ResumePoint | None = None, session: Session | None = None) -> None:
     """Builds the components, then acts, learns, anneals, publishes, evaluates, logs and saves."""
     rendering.prepare("eval.video", wanted=settings.eval.video)  # before anything below imports MuJoCo
-    from hydrl.training import Clock, Progress, anneal, learn, train_mode
-
-    session, score, keep = session or Session.of_job(), settings.eval, settings.keep_checkpoints
-    clock, run, run_dir = Clock(session.began), build(settings, point), Path(settings.run_dir)
-    from hydrl.experience.collectors import shut_down_after  # what no environment needs comes after it
+    from hydrl.experience.collectors import shut_down_after
     from hydrl.run.checkpoint.checkpointer import Checkpointer
     from hydrl.run.eval_schedule import EvalSchedule
     from hydrl.run.logging.run_logger import RunLogger
     from hydrl.run.process import Stop
     from hydrl.run.video import EpisodeVideo
+    from hydrl.training import Clock, Progress, anneal, learn, train_mode
 
+    session, score, keep = session or Session.of_job(), settings.eval, settings.keep_checkpoints
+    clock, run, run_dir = Clock(session.began), build(settings, point), Path(settings.run_dir)
     progress, metrics = Progress(settings.batches, settings.frames_per_batch, *settings.goal), run.metrics
     video = EpisodeVideo(run.evaluate, run_dir, progress, clock, score.frames_between_videos)
     with (
