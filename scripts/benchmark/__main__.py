@@ -434,7 +434,13 @@ def speed(names: Sequence[str], repeats: int, batches: int | None, loops: Sequen
 
 
 def only(task: Task, loops: Sequence[str]) -> Task:
-    """The task with these loops, what they are compared with, and Stable-Baselines3; whole without any."""
+    """The task with these loops, what they are compared with, and Stable-Baselines3; whole without any.
+
+    Raises:
+        UserError: for a loop that it does not have.
+    """
+    if unknown := [loop for loop in loops if loop not in task.loops]:
+        raise UserError(f"--loops {unknown[0]!r}: {task.title} has {', '.join(map(repr, task.loops))}")
     bases = {loop.removesuffix(PIPELINED_LOOP) for loop in loops}
     names = [name for name in task.loops if not loops or name in {*loops, *bases, SB3}]
     return replace(

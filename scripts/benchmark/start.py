@@ -44,7 +44,7 @@ def start_seconds(checkout: Path) -> float:
                 if process.poll() is not None or time.monotonic() - began > LIMIT:
                     process.kill()
                     raise RuntimeError(f"{checkout}: no step: {process.communicate()[1].decode()}")
-                time.sleep(0.005)
+                time.sleep(0.05)  # the file has the time
             process.kill()
         return float(text) - began
 

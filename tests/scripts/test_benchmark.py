@@ -122,6 +122,8 @@ def test_a_pipelined_loop_is_compared_with_what_the_same_loop_allows():
     single = Times(
         [1_000, 2_000, 3_000], [10.0, 14.0, 18.0], 2, {"time/collect": [1, 2, 3], "time/update": [3, 6, 9]}
     )
+    with pytest.raises(UserError, match="--loops 'pipelined': PPO, inverted double pendulum has 'hydrl'"):
+        benchmark.only(benchmark.TASKS["ppo"], ["pipelined"])
     base = benchmark.steady_speed(single, 1)
     speeds = {"hydrl, compiled": [base], name: [Speed(300.0, 9.0)], benchmark.SB3: [Speed(200.0, 1.0)]}
 
