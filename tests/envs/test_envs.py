@@ -46,7 +46,9 @@ FAMILIES |= {
 FAMILIES |= dict.fromkeys(["simple_spread", "simple_tag"], ("mpe2", ""))
 GROUPS = dict.fromkeys(["vmas_navigation", "pettingzoo", "simple_spread"], "agents")
 GROUPS["simple_tag"] = "adversary"
-NAMED = sorted({file.stem for file in (CONFIGS / "env").glob("*.yaml")} - {"gym", "custom", "vmas"})
+NAMED = sorted(
+    {file.stem for file in (CONFIGS / "env").glob("*.yaml")} - {"gym", "custom", "vmas", "brax", "jumanji"}
+)
 slow = partial(pytest.param, marks=pytest.mark.slow)
 
 

@@ -71,6 +71,8 @@ def test_a_run_asks_the_family_of_its_maker(run):
         (["env=open_spiel", "env.id=kuhn_poker"], "GymnasiumFamily"),
         (["env=simple_spread", "algo=mappo"], "PettingZooFamily"),
         (["env=vmas_navigation", "algo=mappo"], "EnvFamily"),
+        (["env=brax", "env.id=ant"], "JaxFamily"),
+        (["env=jumanji", "env.id=Snake-v1"], "JaxFamily"),
         (["env=torchrl_pendulum"], "EnvFamily"),
     ],
 )

@@ -85,6 +85,7 @@ OF_ANY = {"dm_control": "cartpole-swingup", "minatar": "MinAtar/Breakout-v1", "a
 OF_ANY["minigrid"] = "MiniGrid-DoorKey-5x5-v0"
 OF_ANY["self_play"] = "classic/tictactoe_v3"
 OF_ANY["open_spiel"] = "kuhn_poker"
+OF_ANY |= {"brax": "inverted_pendulum", "jumanji": "Snake-v1"}
 NOW = sorted(
     (file.parent.name, f"{file.stem} env.id={OF_ANY[file.stem]}" if file.stem in OF_ANY else file.stem)
     for algo in TASKS

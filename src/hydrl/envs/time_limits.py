@@ -12,9 +12,10 @@ DEFAULT_EPISODE_STEPS = 1_000  # the same without a time limit
 
 
 def time_limit(env: EnvBase) -> int | None:
-    """The time limit in steps of the Gymnasium environment below ``env``, if there is one."""
+    """The time limit in steps of the Gymnasium or JAX environment below ``env``, if there is one."""
     if (gym_env := first_gym_env(env)) is None:
-        return None
+        base = env.base_env if isinstance(env, TransformedEnv) else env
+        return vars(base).get("max_episode_steps")
     if limit := getattr(gym_env.spec, "max_episode_steps", None):
         return limit
     # A wrapper TimeLimit around an unregistered environment.

@@ -127,6 +127,10 @@ EXACT = {
         *PPO, "env=gym", "env.id=tests.fakes.multi_discrete:Shown-v0",
         "+env.space=nested", "collector.num_envs=2",
     ],
+    "PPO, a functional simulator": [
+        *PPO, "env=custom", "env._target_=tests.fakes.functional_simulator.make_pushed",
+        "collector.num_envs=4",
+    ],
     "own environment": [
         *PPO, "env=custom", "env._target_=tests.fakes.envs.CountingEnv", "collector.num_envs=2",
     ],
@@ -143,6 +147,8 @@ def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     for family, package in (("env=minatar", "minatar"), ("env=atari", "ale_py"), *zoo):
         if family in EXACT[name]:
             pytest.importorskip(package)
+    if "functional" in name:
+        pytest.importorskip("jax")
     overrides = [*SMALL, *EXACT[name]]
     whole = run(*overrides, folder="whole")
     unbroken = batches.copy()

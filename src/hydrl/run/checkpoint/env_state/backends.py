@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hydrl.envs.dm_control import Suite
+from hydrl.envs.jax_env import JaxState
 from hydrl.envs.open_spiel import SpielGame
 from hydrl.envs.self_play import OpponentPool
 
@@ -114,6 +115,7 @@ STATEFUL: dict[type, Accessors] = {
     mujoco.MjData: (mujoco_state, load_mujoco),
     Suite: (suite_state, load_suite),
     SpielGame: (SpielGame.state_dict, SpielGame.load_state_dict),
+    JaxState: (JaxState.state_dict, JaxState.load_state_dict),
     OpponentPool: (lambda pool: {}, lambda pool, state: None),  # shared; the collector saves them
 }
 # Functions that make a missing generator, by its label.
