@@ -9,13 +9,14 @@ import hashlib
 import importlib.util
 import io
 import os
+import pickle
 import runpy
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from hydra._internal import defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.hydra_config import HydraConfig
@@ -38,6 +40,7 @@ from hydrl.config.overrides import key_of
 from hydrl.config.settings import Settings, load, needs_dataset
 from hydrl.config.tuned import compose_run as composed_anew
 from hydrl.errors import warnings_of_one_run
+from hydrl.experiments import member_checks
 from hydrl.losses.build import make_loss
 from hydrl.run import process
 from hydrl.run.checkpoint import archive as checkpoint
@@ -322,6 +325,66 @@ def _files_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for kind in map(SourcesRegistry.instance().resolve, ("file", "pkg")):
             patch.setattr(kind, "load_config", once(kind.load_config))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _options_composed_once() -> Iterator[None]:
+    """Hydra resolves and merges the same options several times a command, and each command anew.
+
+    What the options alone decide is kept; values of keys are set on a copy of it. Files elsewhere than in
+    Hydra's and our folders may change and are read each time.
+    """
+    resolve = defaults_list._create_defaults_list
+    merge = ConfigLoaderImpl._compose_config_from_defaults_list
+    resolved: dict[tuple[Any, ...], tuple[Any, dict[str, Any]]] = {}
+    merged: dict[tuple[Any, ...], DictConfig] = {}
+
+    def sources_key(repo: Any) -> tuple[tuple[str, str], ...] | None:
+        sources = [(source.scheme(), source.path) for source in repo.get_sources()]
+        known = all(scheme != "file" or Path(path) == CONFIGS for scheme, path in sources)
+        return tuple(sources) if known else None
+
+    def resolve_once(
+        repo: Any, config_name: str | None, overrides: Any, prepend_hydra: bool, skip_missing: bool
+    ) -> Any:
+        state = {name: field for name, field in vars(overrides).items() if name != "config_overrides"}
+        key = (sources_key(repo), config_name, prepend_hydra, skip_missing, pickle.dumps(state))
+        if key[0] is None:
+            return resolve(repo, config_name, overrides, prepend_hydra, skip_missing)
+        if key not in resolved:
+            answer = resolve(repo, config_name, overrides, prepend_hydra, skip_missing)
+            resolved[key] = copy.deepcopy((answer, state))  # of which resolving has set fields
+        answer, state = copy.deepcopy(resolved[key])
+        vars(overrides).update(state)
+        return answer
+
+    def merge_once(loader: ConfigLoaderImpl, defaults: list[Any], repo: Any) -> DictConfig:
+        key = (sources_key(repo), *(tuple(vars(default).items()) for default in defaults))
+        if key[0] is None:
+            return merge(loader, defaults, repo)
+        if key not in merged:
+            merged[key] = merge(loader, defaults, repo)
+        return copy.deepcopy(merged[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(defaults_list, "_create_defaults_list", resolve_once)
+        patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", merge_once)
+        yield
+
+
+check_envs_in_child = member_checks.check_envs_in_child
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _members_checked_here() -> Iterator[None]:
+    """A sweep imports PyTorch anew to check its members; one of the tests in test_sweep.py does too."""
+
+    def check_envs_here(members: Sequence[member_checks.Member]) -> list[str]:
+        return member_checks.call("hydrl.run.env_checks.check_envs", pickle.loads(pickle.dumps(members)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(member_checks, "check_envs_in_child", check_envs_here)
         yield
 
 
