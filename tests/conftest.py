@@ -1,7 +1,6 @@
 """Shared helpers: composing the real configuration tree, and running it in this process."""
 
 import atexit
-import copy
 import csv
 import functools
 import gc
@@ -75,8 +74,7 @@ def composed(*overrides: str, hydra: bool = False) -> DictConfig:
     """What Hydra makes of overrides, and its own node if asked for; the same choices are composed once."""
     choosing = [each for each in overrides if chooses(each)]
     own = any(key_of(each) == "hydra.searchpath" for each in choosing)  # whose files a test may write anew
-    cfg = (with_choices.__wrapped__ if own else with_choices)(*choosing)
-    cfg = copy.deepcopy(cfg)
+    cfg = pickle.loads((with_choices.__wrapped__ if own else with_choices)(*choosing))
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     values = [each for each in parsed if each.input_line not in choosing]
     ConfigLoaderImpl._apply_overrides_to_config(values, cfg)  # as Hydra does once it has composed
@@ -88,9 +86,9 @@ def composed(*overrides: str, hydra: bool = False) -> DictConfig:
 
 
 @functools.cache
-def with_choices(*overrides: str) -> DictConfig:
-    """See :func:`composed`."""
-    return composed_anew(overrides, return_hydra_config=True)
+def with_choices(*overrides: str) -> bytes:
+    """A pickled configuration, see :func:`composed`; reading it is faster than a deep copy."""
+    return pickle.dumps(composed_anew(overrides, return_hydra_config=True))
 
 
 def chooses(override: str) -> bool:
@@ -309,15 +307,15 @@ def _files_read_once() -> Iterator[None]:
     def once(
         load: Callable[[ConfigSource, str], ConfigResult],
     ) -> Callable[[ConfigSource, str], ConfigResult]:
-        known: dict[tuple[str, str, str], ConfigResult] = {}
+        known: dict[tuple[str, str, str], bytes] = {}
 
         def loaded(source: ConfigSource, config_path: str) -> ConfigResult:
             if source.scheme() == "file" and Path(source.path) != CONFIGS:
                 return load(source, config_path)
             key = (source.provider, source.path, config_path)
             if key not in known:
-                known[key] = load(source, config_path)
-            return copy.deepcopy(known[key])
+                known[key] = pickle.dumps(load(source, config_path))
+            return pickle.loads(known[key])
 
         return loaded
 
@@ -337,8 +335,7 @@ def _options_composed_once() -> Iterator[None]:
     """
     resolve = defaults_list._create_defaults_list
     merge = ConfigLoaderImpl._compose_config_from_defaults_list
-    resolved: dict[tuple[Any, ...], tuple[Any, dict[str, Any]]] = {}
-    merged: dict[tuple[Any, ...], DictConfig] = {}
+    resolved, merged = dict[tuple[Any, ...], bytes](), dict[tuple[Any, ...], bytes]()
 
     def sources_key(repo: Any) -> tuple[tuple[str, str], ...] | None:
         sources = [(source.scheme(), source.path) for source in repo.get_sources()]
@@ -354,8 +351,9 @@ def _options_composed_once() -> Iterator[None]:
             return resolve(repo, config_name, overrides, prepend_hydra, skip_missing)
         if key not in resolved:
             answer = resolve(repo, config_name, overrides, prepend_hydra, skip_missing)
-            resolved[key] = copy.deepcopy((answer, state))  # of which resolving has set fields
-        answer, state = copy.deepcopy(resolved[key])
+            resolved[key] = pickle.dumps((answer, state))  # resolving has set fields of it
+            return answer
+        answer, state = pickle.loads(resolved[key])
         vars(overrides).update(state)
         return answer
 
@@ -364,8 +362,8 @@ def _options_composed_once() -> Iterator[None]:
         if key[0] is None:
             return merge(loader, defaults, repo)
         if key not in merged:
-            merged[key] = merge(loader, defaults, repo)
-        return copy.deepcopy(merged[key])
+            merged[key] = pickle.dumps(merge(loader, defaults, repo))
+        return pickle.loads(merged[key])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(defaults_list, "_create_defaults_list", resolve_once)
