@@ -145,8 +145,8 @@ def make_spec(id: str, kwargs: Mapping[str, Any]) -> Any:
 class Task:
     """A task of EnvPool's: its spaces as hydrl has them, and how batches are converted from and to them.
 
-    ``step_count`` becomes the entry ``time_step``, a share of its highest value. MiniGrid's codes become one-hot
-    cells. Integer boxes become multi-discrete actions, or one discrete action where the mask is of all
+    ``step_count`` becomes the entry ``time_step``, a share of its highest value. MiniGrid's codes become
+    one-hot cells. Integer boxes become multi-discrete actions, or one discrete action where the mask is of all
     combinations.
 
     Args:
