@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from hydrl.config import CONFIGS
@@ -39,6 +40,11 @@ def show(value: Any) -> str:
 def option_names(group: Path) -> list[str]:
     """The names of the options of a group; a folder inside it is part of the name."""
     return sorted(str(file.relative_to(group).with_suffix("")) for file in group.rglob("*.yaml"))
+
+
+def read_yaml(file: Path) -> Any:
+    """The content of a YAML file, by libyaml if PyYAML has it: ten times as fast."""
+    return yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @cache
