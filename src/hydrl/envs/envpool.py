@@ -146,8 +146,8 @@ class Task:
     """A task of EnvPool's: its spaces as hydrl has them, and how batches are converted from and to them.
 
     ``step_count`` becomes the entry ``time_step``, a share of its highest value. MiniGrid's codes become
-    one-hot cells. Integer boxes become multi-discrete actions, or one discrete action where the mask is of all
-    combinations.
+    one-hot cells. Integer boxes become multi-discrete actions, or one discrete action where the mask is of
+    all combinations.
 
     Args:
         id: of EnvPool's list.
