@@ -36,6 +36,7 @@ ARGUMENTS["env/robotics"] = ["env.id=FetchReach-v4"]
 ARGUMENTS["env/pettingzoo"] = ["env.id=mpe2/simple_spread_v3"]
 ARGUMENTS["env/self_play"] = ["env.id=classic/tictactoe_v3"]
 ARGUMENTS["env/open_spiel"] = ["env.id=kuhn_poker"]
+ARGUMENTS["env/envpool"] = ["env.id=CartPole-v1"]
 ARGUMENTS |= {"env/brax": ["env.id=inverted_pendulum"], "env/jumanji": ["env.id=Snake-v1"]}
 KINDS = ("replay_buffer", "npz", "h5", "minari")
 ARGUMENTS |= {f"data/{kind}": ["minibatches=mixed", "data.path=none"] for kind in KINDS}
@@ -167,7 +168,8 @@ def test_a_file_is_named_after_what_it_says_it_is(file: str):
     ]
     of_any = dict.fromkeys(("gym", "minatar", "atari", "dm_control", "pettingzoo", "self_play"), "${env.id}")
     of_any |= {"minigrid": "${env.id}", "open_spiel": "${env.id}"}
-    of_any |= {"robotics": "${env.id}", "jumanji": "${env.id}", "brax": "brax_${env.id}"}
+    of_any |= {"robotics": "${env.id}", "envpool": "${env.id}"}
+    of_any |= {"jumanji": "${env.id}", "brax": "brax_${env.id}"}
     of_any |= {"custom": "${env._target_}", "vmas": "${env.scenario}"}
     assert said == of_any.get(name, name)
 
