@@ -36,7 +36,7 @@ FAMILIES := .venv-families/bin/python
 .venv-families/ready: pyproject.toml
 	test -x $(FAMILIES) || $(PYTHON) -m venv .venv-families
 	$(FAMILIES) -m pip install --quiet --disable-pip-version-check pytest pytest-xdist pytest-timeout \
-		--editable '.[atari,dm-control,minatar,minigrid,pettingzoo,report,robotics,vmas]'
+		--editable '.[atari,dm-control,envpool,minatar,minigrid,pettingzoo,report,robotics,vmas]'
 	$(FAMILIES) -m pip install --quiet --disable-pip-version-check --no-deps 'mo-gymnasium==1.3.*'
 	@touch $@
 

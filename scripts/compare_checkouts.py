@@ -43,6 +43,7 @@ ENVIRONMENTS = {  # what an environment cannot be composed without
     "pettingzoo": ["env.id=mpe2/simple_spread_v3"],
     "self_play": ["env.id=classic/tictactoe_v3"],
     "open_spiel": ["env.id=kuhn_poker"],
+    "envpool": ["env.id=CartPole-v1"],
 }
 QUICK = {  # the first kind of actions that an algorithm has decides
     "continuous": ["env=pendulum"],

@@ -1,7 +1,6 @@
 """Shared helpers: composing the real configuration tree, and running it in this process."""
 
 import atexit
-import copy
 import csv
 import functools
 import gc
@@ -9,13 +8,14 @@ import hashlib
 import importlib.util
 import io
 import os
+import pickle
 import runpy
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from hydra._internal import defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.hydra_config import HydraConfig
@@ -38,6 +39,7 @@ from hydrl.config.overrides import key_of
 from hydrl.config.settings import Settings, load, needs_dataset
 from hydrl.config.tuned import compose_run as composed_anew
 from hydrl.errors import warnings_of_one_run
+from hydrl.experiments import member_checks
 from hydrl.losses.build import make_loss
 from hydrl.run import process
 from hydrl.run.checkpoint import archive as checkpoint
@@ -72,8 +74,7 @@ def composed(*overrides: str, hydra: bool = False) -> DictConfig:
     """What Hydra makes of overrides, and its own node if asked for; the same choices are composed once."""
     choosing = [each for each in overrides if chooses(each)]
     own = any(key_of(each) == "hydra.searchpath" for each in choosing)  # whose files a test may write anew
-    cfg = (with_choices.__wrapped__ if own else with_choices)(*choosing)
-    cfg = copy.deepcopy(cfg)
+    cfg = pickle.loads((with_choices.__wrapped__ if own else with_choices)(*choosing))
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     values = [each for each in parsed if each.input_line not in choosing]
     ConfigLoaderImpl._apply_overrides_to_config(values, cfg)  # as Hydra does once it has composed
@@ -85,9 +86,9 @@ def composed(*overrides: str, hydra: bool = False) -> DictConfig:
 
 
 @functools.cache
-def with_choices(*overrides: str) -> DictConfig:
-    """See :func:`composed`."""
-    return composed_anew(overrides, return_hydra_config=True)
+def with_choices(*overrides: str) -> bytes:
+    """A pickled configuration, see :func:`composed`; reading it is faster than a deep copy."""
+    return pickle.dumps(composed_anew(overrides, return_hydra_config=True))
 
 
 def chooses(override: str) -> bool:
@@ -306,15 +307,15 @@ def _files_read_once() -> Iterator[None]:
     def once(
         load: Callable[[ConfigSource, str], ConfigResult],
     ) -> Callable[[ConfigSource, str], ConfigResult]:
-        known: dict[tuple[str, str, str], ConfigResult] = {}
+        known: dict[tuple[str, str, str], bytes] = {}
 
         def loaded(source: ConfigSource, config_path: str) -> ConfigResult:
             if source.scheme() == "file" and Path(source.path) != CONFIGS:
                 return load(source, config_path)
             key = (source.provider, source.path, config_path)
             if key not in known:
-                known[key] = load(source, config_path)
-            return copy.deepcopy(known[key])
+                known[key] = pickle.dumps(load(source, config_path))
+            return pickle.loads(known[key])
 
         return loaded
 
@@ -322,6 +323,66 @@ def _files_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for kind in map(SourcesRegistry.instance().resolve, ("file", "pkg")):
             patch.setattr(kind, "load_config", once(kind.load_config))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _options_composed_once() -> Iterator[None]:
+    """Hydra resolves and merges the same options several times a command, and each command anew.
+
+    What the options alone decide is kept; values of keys are set on a copy of it. Files elsewhere than in
+    Hydra's and our folders may change and are read each time.
+    """
+    resolve = defaults_list._create_defaults_list
+    merge = ConfigLoaderImpl._compose_config_from_defaults_list
+    resolved, merged = dict[tuple[Any, ...], bytes](), dict[tuple[Any, ...], bytes]()
+
+    def sources_key(repo: Any) -> tuple[tuple[str, str], ...] | None:
+        sources = [(source.scheme(), source.path) for source in repo.get_sources()]
+        known = all(scheme != "file" or Path(path) == CONFIGS for scheme, path in sources)
+        return tuple(sources) if known else None
+
+    def resolve_once(
+        repo: Any, config_name: str | None, overrides: Any, prepend_hydra: bool, skip_missing: bool
+    ) -> Any:
+        state = {name: field for name, field in vars(overrides).items() if name != "config_overrides"}
+        key = (sources_key(repo), config_name, prepend_hydra, skip_missing, pickle.dumps(state))
+        if key[0] is None:
+            return resolve(repo, config_name, overrides, prepend_hydra, skip_missing)
+        if key not in resolved:
+            answer = resolve(repo, config_name, overrides, prepend_hydra, skip_missing)
+            resolved[key] = pickle.dumps((answer, state))  # resolving has set fields of it
+            return answer
+        answer, state = pickle.loads(resolved[key])
+        vars(overrides).update(state)
+        return answer
+
+    def merge_once(loader: ConfigLoaderImpl, defaults: list[Any], repo: Any) -> DictConfig:
+        key = (sources_key(repo), *(tuple(vars(default).items()) for default in defaults))
+        if key[0] is None:
+            return merge(loader, defaults, repo)
+        if key not in merged:
+            merged[key] = pickle.dumps(merge(loader, defaults, repo))
+        return pickle.loads(merged[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(defaults_list, "_create_defaults_list", resolve_once)
+        patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", merge_once)
+        yield
+
+
+check_envs_in_child = member_checks.check_envs_in_child
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _members_checked_here() -> Iterator[None]:
+    """A sweep imports PyTorch anew to check its members; one of the tests in test_sweep.py does too."""
+
+    def check_envs_here(members: Sequence[member_checks.Member]) -> list[str]:
+        return member_checks.call("hydrl.run.env_checks.check_envs", pickle.loads(pickle.dumps(members)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(member_checks, "check_envs_in_child", check_envs_here)
         yield
 
 

@@ -314,7 +314,7 @@ def needs_episode_starts(policy: TensorDictModuleBase) -> bool:
 def first_gym_env(env: EnvBase) -> Any:
     """The first Gymnasium environment below a TorchRL environment; ``None`` if there is none."""
     base = env.base_env if isinstance(env, TransformedEnv) else env
-    tasks = base._env if isinstance(base, GymWrapper) else None
+    tasks = base._env if isinstance(base, GymWrapper) else vars(base).get("gym_env")
     return getattr(tasks, "envs", [tasks])[0]
 
 

@@ -36,6 +36,7 @@ ARGUMENTS["env/robotics"] = ["env.id=FetchReach-v4"]
 ARGUMENTS["env/pettingzoo"] = ["env.id=mpe2/simple_spread_v3"]
 ARGUMENTS["env/self_play"] = ["env.id=classic/tictactoe_v3"]
 ARGUMENTS["env/open_spiel"] = ["env.id=kuhn_poker"]
+ARGUMENTS["env/envpool"] = ["env.id=CartPole-v1"]
 KINDS = ("replay_buffer", "npz", "h5", "minari")
 ARGUMENTS |= {f"data/{kind}": ["minibatches=mixed", "data.path=none"] for kind in KINDS}
 ARGUMENTS |= {"minibatches/mixed": ["data=replay_buffer", "data.path=none"]}
@@ -166,7 +167,7 @@ def test_a_file_is_named_after_what_it_says_it_is(file: str):
     ]
     of_any = dict.fromkeys(("gym", "minatar", "atari", "dm_control", "pettingzoo", "self_play"), "${env.id}")
     of_any |= {"minigrid": "${env.id}", "open_spiel": "${env.id}"}
-    of_any["robotics"] = "${env.id}"
+    of_any |= {"robotics": "${env.id}", "envpool": "${env.id}"}
     of_any |= {"custom": "${env._target_}", "vmas": "${env.scenario}"}
     assert said == of_any.get(name, name)
 

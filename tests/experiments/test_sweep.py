@@ -23,9 +23,9 @@ from hydra_plugins.hydrl_launcher import combinations
 from hydrl.config import command_line
 from hydrl.contrib.ray import cluster, launcher
 from hydrl.errors import UserError
-from hydrl.experiments import processes
+from hydrl.experiments import member_checks, processes
 from hydrl.experiments.sweep import COMMON_FILE, MAX_NAME, folder_name
-from tests.conftest import HANGING, typed
+from tests.conftest import HANGING, check_envs_in_child, typed
 
 TINY = ["-m", "debug=fast", "tuned=none", "algo=ppo", "env=cartpole", "minibatches.epochs=1"]
 TINY += ["checkpoint_every_frames=256", "compile=false"]
@@ -322,8 +322,9 @@ def test_what_hydra_can_see_is_answered_before_any_member_begins(words: str, ans
     ],
 )
 def test_a_sweep_with_a_wrong_member_is_refused_before_the_first_starts(
-    words: str, message: str, swept, tmp_path
+    words: str, message: str, swept, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(member_checks, "check_envs_in_child", check_envs_in_child)
     code, table, output = swept(f"-m {words}")
     assert (code, table) == (2, [])
     assert output.startswith(f"error: {message}")

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from hydrl.config.tree import read_yaml
 from hydrl.errors import UserError, print_lines
 
 RULES = ("compatible_with", "requires")
@@ -22,10 +23,10 @@ RULES = ("compatible_with", "requires")
 @functools.cache
 def table() -> dict[str, dict[str, Any]]:
     """The tables in ``migrations.yaml``."""
-    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # ten times as fast
+    return read_yaml(Path(__file__).with_suffix(".yaml"))
 
 
+@functools.cache
 def new_key(key: str) -> str:
     """A dotted key as it is called now."""
     return replace_key(key, table()["keys"].items())
@@ -273,7 +274,7 @@ def check_file(file: Path, group: str, package: str) -> None:
         UserError: with each old word and the new one.
     """
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = read_yaml(file)
     except (OSError, ValueError, yaml.YAMLError):  # which Hydra names
         return
     if not isinstance(content, dict):

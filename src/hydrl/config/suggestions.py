@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.utils import get_object
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
@@ -19,7 +18,7 @@ from hydrl.config import CONFIGS
 from hydrl.config.overrides import chosen_options, key_of, typed_words
 from hydrl.config.schema import NETWORKS, RULES
 from hydrl.config.signatures import accepted_parameters
-from hydrl.config.tree import find, option_names, options_with_key, paths, show
+from hydrl.config.tree import find, option_names, options_with_key, paths, read_yaml, show
 from hydrl.env_ids import find_option
 from hydrl.errors import ConfigError
 
@@ -30,7 +29,7 @@ NULLS = ("None", "NONE", "Null", "false", "False")
 @cache
 def aliases() -> dict[str, dict[str, Any]]:
     """The tables of ``aliases.yaml``."""
-    return yaml.safe_load(Path(__file__).with_name("aliases.yaml").read_text(encoding="utf-8"))
+    return read_yaml(Path(__file__).with_name("aliases.yaml"))
 
 
 # ----- wrong values

@@ -1,13 +1,14 @@
 """Nested configurations by dotted keys, and the options that the files of ``configs/`` offer."""
 
 import json
-import os
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from omegaconf import DictConfig, OmegaConf
+import yaml
+from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
 
@@ -41,11 +42,30 @@ def option_names(group: Path) -> list[str]:
     return sorted(str(file.relative_to(group).with_suffix("")) for file in group.rglob("*.yaml"))
 
 
+class YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Reads YAML as OmegaConf does, and by libyaml if PyYAML has it: ``1e-3`` is a float, a date is text."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+EXPONENT = re.compile(r"[-+]?[0-9]+(?:_[0-9]+)*(?:\.[0-9_]*)?[eE][-+]?[0-9]+$")  # text for YAML 1.1
+YamlLoader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789"))
+
+
+def read_yaml(file: Path) -> Any:
+    """The content of a YAML file; ``None`` if it is empty."""
+    return yaml.load(file.read_text(encoding="utf-8"), Loader=YamlLoader)
+
+
 @cache
 def read_option(option: PurePosixPath | str, folders: tuple[Path, ...] = (CONFIGS,)) -> dict[str, Any]:
     """The content of an option's file, ``/group/name``, merged over the options it starts from; read once."""
     files = (Path(f"{folder}{option}.yaml") for folder in folders)
-    own = cast(DictConfig, OmegaConf.load(next((file for file in files if file.is_file()), os.devnull)))
+    file = next((file for file in files if file.is_file()), None)
+    own = OmegaConf.create((read_yaml(file) if file else None) or {})
     bases = [base for base in own.pop("defaults", []) if isinstance(base, str)]
     contents = [read_option(PurePosixPath(option).parent / base, folders) for base in bases]
     return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(*contents, own)))

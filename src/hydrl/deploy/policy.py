@@ -128,13 +128,14 @@ class Policy:
             UserError: for other environments; ``method`` is named in the message.
         """
         make: Any = self.run.build("env")
-        if make.func is not envs.gymnasium_env:
+        gym_maker: Any = envs.find_family(make).gym_maker(make)
+        if gym_maker is None:
             env = name_env(self.run.task, self.run.env)
             if method == "export" and specs.agent_groups(self.example_env):
                 raise UserError(f"{method}: {env} has several agents, which are not supported.")
             advice = " Use act or env." * (method != "export")
             raise UserError(f"{method}: {env} is no Gymnasium environment.{advice}")
-        return GymIO(make, self.example_env.base_env.action_spec_unbatched, method)
+        return GymIO(gym_maker, self.example_env.base_env.action_spec_unbatched, method)
 
     @torch.no_grad()
     def act(self, tensordict: TensorDictBase, deterministic: bool = True) -> TensorDictBase:

@@ -25,6 +25,7 @@ from torchrl.modules.utils import get_env_transforms_from_module
 
 from hydrl.envs.action_masks import NOT_DISCRETE, warn_mask_ignored
 from hydrl.envs.checked_env import copy_kwargs, is_env_error
+from hydrl.envs.envpool import envpool_env, gym_maker
 from hydrl.envs.evaluation import Evaluation, play_episodes
 from hydrl.envs.gymnasium import for_evaluation, gymnasium_env
 from hydrl.envs.nash_conv import make_measure
@@ -187,6 +188,10 @@ class EnvFamily:
         """The maker without what is for training only."""
         return make
 
+    def gym_maker(self, make: MakeEnv) -> MakeEnv | None:
+        """A partial of ``gymnasium_env`` with the same spaces, whose observations ``predict`` takes."""
+        return None
+
     def action_kind(self, env: EnvBase) -> str:
         """The kind of actions, see :func:`hydrl.specs.action_kind`."""
         return action_kind(env)
@@ -244,6 +249,24 @@ class GymnasiumFamily(EnvFamily):
         """The maker without opponents and training-only wrappers."""
         return for_evaluation(make) if isinstance(make, partial) else make
 
+    def gym_maker(self, make: MakeEnv) -> MakeEnv | None:
+        """The maker itself."""
+        return make
+
+
+class EnvPoolFamily(EnvFamily):
+    """EnvPool's environments, which one environment of TorchRL's steps together."""
+
+    copies_arrays = takes_render_mode = True
+
+    def for_evaluation(self, make: MakeEnv) -> MakeEnv:
+        """The maker of whole Atari games."""
+        return partial(make, whole_games=True)
+
+    def gym_maker(self, make: MakeEnv) -> MakeEnv | None:
+        """A maker of the same environments one by one."""
+        return gym_maker(make)
+
 
 class PettingZooFamily(EnvFamily):
     """PettingZoo environments of several agents that act at once."""
@@ -251,7 +274,11 @@ class PettingZooFamily(EnvFamily):
     takes_render_mode = True
 
 
-FAMILIES: dict[Any, EnvFamily] = {gymnasium_env: GymnasiumFamily(), pettingzoo_env: PettingZooFamily()}
+FAMILIES: dict[Any, EnvFamily] = {
+    gymnasium_env: GymnasiumFamily(),
+    pettingzoo_env: PettingZooFamily(),
+    envpool_env: EnvPoolFamily(),
+}
 
 
 def find_family(make: MakeEnv) -> EnvFamily:

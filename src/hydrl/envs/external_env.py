@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.data import Composite, TensorSpec
-from torchrl.envs import EnvBase, GymWrapper
+from torchrl.envs import EnvBase
 
 from hydrl.envs.action_masks import MaskSource, MaskTracker
 from hydrl.envs.checked_env import copy_kwargs, describe_value, wrapper_chain
@@ -33,7 +33,7 @@ from hydrl.envs.spaces import (
     stack_values,
 )
 from hydrl.errors import UserError
-from hydrl.specs import INFO, MASK
+from hydrl.specs import INFO, MASK, first_gym_env
 
 
 class ExternalEnv(EnvBase):
@@ -50,7 +50,7 @@ class ExternalEnv(EnvBase):
 
     def __init__(self, example_env: EnvBase, batch_size: torch.Size) -> None:
         super().__init__(device=example_env.device, batch_size=batch_size)
-        self.shows_all = isinstance(example_env, GymWrapper)  # see hydrl.specs.observation_keys
+        self.shows_all = first_gym_env(example_env) is not None  # see hydrl.specs.observation_keys
         for spec_kind in ("observation", "state", "action", "reward", "done"):
             name = f"full_{spec_kind}_spec_unbatched"
             setattr(self, name, getattr(example_env, name))

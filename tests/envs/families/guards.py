@@ -8,6 +8,7 @@ from torchrl.envs import VmasEnv
 
 from hydrl.envs.checked_env import CheckedEnv
 from hydrl.envs.dm_control import ControlEnv
+from hydrl.envs.envpool import EnvPoolEnv, Task
 from hydrl.envs.gymnasium import GymVector
 from hydrl.envs.open_spiel import OpenSpielEnv, SpielGame
 from hydrl.envs.pettingzoo import MultiAgentEnv
@@ -17,6 +18,7 @@ from hydrl.networks.heads import masked_categorical
 from tests.envs.families.case import Guard
 
 reset_together = VmasEnv._reset
+reset_pool, convert_pool, make_pool = EnvPoolEnv._reset, EnvPoolEnv.to_tensordict, Task.make_pool
 reset_vector, convert_vector = GymVector._reset, GymVector.to_tensordict
 step_checked, step_control, reset_control = CheckedEnv.checked_step, ControlEnv.step, ControlEnv.reset
 advance_spiel, reset_spiel, move_spiel = SpielGame.advance, SpielGame.reset, OpenSpielEnv.apply_move
@@ -49,6 +51,18 @@ def reset_all(self, tensordict=None, **kwargs):
 
 def reset_all_together(self, tensordict=None, **kwargs):
     return reset_together(self, None, **kwargs)
+
+
+def reset_whole_pool(self, tensordict=None, **kwargs):
+    return reset_pool(self, None, **kwargs)
+
+
+def terminate_in_the_pool(self, terminated, truncated, **columns):
+    return convert_pool(self, terminated | truncated, truncated & False, **columns)
+
+
+def make_unseeded_pool(self, num_envs, num_threads, seed):
+    return make_pool(self, num_envs, num_threads, 0)
 
 
 def terminate_at_the_limit(self, observation, terminated, truncated, **more_entries):
@@ -131,7 +145,31 @@ def reshaped(image):
 UNSEEDED = np.random.default_rng(0)  # of no environment
 GYM, ZOO = "hydrl.envs.gymnasium:", "hydrl.envs.pettingzoo:MultiAgentEnv."
 SAME_STEP = SimpleNamespace(DISABLED=AutoresetMode.SAME_STEP)
+POOL = "hydrl.envs.envpool:"
 GUARDS = [
+    Guard(
+        "only ended ones of a pool begin anew",
+        f"{POOL}EnvPoolEnv._reset",
+        reset_whole_pool,
+        "envpool-cartpole",
+        "observations",
+    ),
+    Guard(
+        "a limit of a pool truncates",
+        f"{POOL}EnvPoolEnv.to_tensordict",
+        terminate_in_the_pool,
+        "envpool-cartpole",
+        "ends",
+    ),
+    Guard("a pool is seeded", f"{POOL}Task.make_pool", make_unseeded_pool, "envpool-cartpole", "seeds"),
+    Guard(
+        "cells of a pool are one-hot",
+        f"{POOL}one_hot_cells",
+        lambda codes, sizes: np.zeros((*codes.shape[:3], 20), np.uint8),
+        "envpool-minigrid",
+        "observations",
+        1,
+    ),
     Guard(
         "only ended environments begin anew", f"{GYM}GymVector._reset", reset_all, "cartpole", "observations"
     ),

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from hydrl.config import user_dirs
 from hydrl.config.overrides import chosen_options, key_of, localize_commands, typed_words
 from hydrl.config.schema import RULES
+from hydrl.config.tree import read_yaml
 from hydrl.metric_names import EVAL_EPISODES, RETURN_MEAN, RETURN_STD
 from hydrl.run.logging.html import as_text, code, fenced, table, write_page
 
@@ -91,7 +92,8 @@ def default_options(name: str) -> dict[str, str | None]:
     """The options that a file's defaults list chooses, by group; none where there is no such file."""
     options: dict[str, str | None] = {}
     for file in (folder / f"{name}.yaml" for folder in user_dirs.option_folders()):
-        for entry in OmegaConf.select(OmegaConf.load(file), "defaults") or [] if file.is_file() else []:
+        content = read_yaml(file) if file.is_file() else None
+        for entry in OmegaConf.create((content or {}).get("defaults") or []):
             if OmegaConf.is_dict(entry):
                 options |= {str(key).split("/")[-1].split()[-1]: option for key, option in entry.items()}
     return options
