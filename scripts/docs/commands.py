@@ -58,7 +58,7 @@ REASONS = {
 }
 # What the runner puts in place of names a reader replaces; the first that matches.
 RUNS = {
-    "kuhn": ("algo=ppo env=open_spiel env.id=kuhn_poker", "nash=true$"),
+    "kuhn": ("algo=ppo env=open_spiel env.id=kuhn_poker", "nash=true$|benchmark/mcts"),
     "tag": ("algo=mappo env=simple_tag", r"untrained=|episodes=200$"),
     "sac": ("algo=sac env=pendulum", r"algo=(sac|iql|td3) env=pendulum"),
     "ppo": ("algo=ppo env=inverted_double_pendulum", r"outputs/…|run=EXPERT|init_from=RUN"),

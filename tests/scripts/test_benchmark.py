@@ -18,7 +18,7 @@ from torchrl.objectives.value.functional import generalized_advantage_estimate
 
 from hydrl.errors import UserError
 from scripts.benchmark import __main__ as benchmark
-from scripts.benchmark import first_step, memory, pictures, plain, precision, scaling, start
+from scripts.benchmark import first_step, mcts, memory, pictures, plain, precision, scaling, start
 from scripts.benchmark.__main__ import Speed, Times
 from tests.conftest import HANGING
 
@@ -499,3 +499,15 @@ def test_precisions_are_timed_in_turns_and_their_ratio_is_taken_within_a_round(m
     assert order[6:] == ["float32", "float32", "bf16", "bf16"] * 3
     assert (row["gain"], row["least"], row["most"]) == (2.0, 2.0, 2.0)
     assert (row["float32, ms"], row["bf16, ms"]) == (20_000.0, 10_000.0)
+
+
+@pytest.mark.parametrize("seat", ["player_0", "player_1"])
+def test_a_search_hardly_loses_to_random_moves_and_plays_the_valid_ones(seat):
+    pytest.importorskip("pyspiel")
+    rng = np.random.default_rng(0)
+    policy = SimpleNamespace(predict=lambda observation, mask: rng.choice(np.flatnonzero(mask)))
+
+    returns = mcts.play(policy, "tic_tac_toe", seat, mcts.SearchOpponent(500, seed=0), games=20)
+
+    assert set(returns) <= {-1.0, 0.0}
+    assert (returns == -1).sum() >= 15
