@@ -13,6 +13,7 @@ from hydrl.envs import find_family, make_env
 from hydrl.envs.envpool import EnvPoolEnv, envpool_env, reward_sign
 from hydrl.envs.time_limits import episode_limit
 from hydrl.errors import UserError
+from hydrl.run.checkpoint.env_state.capture import NotCapturedError, capture
 from hydrl.specs import stacked_images
 
 needs_envpool = pytest.mark.skipif(not find_spec("envpool"), reason="needs pip install 'hydrl[envpool]'")
@@ -99,3 +100,19 @@ def test_missions_are_words():
     mission = env.reset()["mission"].reshape(2, 50, 61)
     assert np.array_equal(mission.sum(-1), np.ones((2, 50)))
     assert (mission[:, :2].argmax(-1) > 0).all()
+
+
+@needs_envpool
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_checkpoint_names_the_environment_whose_state_it_lacks(num_envs):
+    with pytest.raises(NotCapturedError) as error:
+        capture(make("CartPole-v1", num_envs))
+    assert str(error.value) == "EnvPool's CartPole-v1"
+
+
+@needs_envpool
+def test_another_name_of_an_environment_is_the_same_task():
+    names = ("Snake-v1", "Jumanji/Snake-v1")
+    spaces = [make(name, 2).observation_spec for name in names]
+    assert spaces[0] == spaces[1]
+    assert "time_step" in spaces[0]

@@ -18,7 +18,17 @@ from torchrl.objectives.value.functional import generalized_advantage_estimate
 
 from hydrl.errors import UserError
 from scripts.benchmark import __main__ as benchmark
-from scripts.benchmark import first_step, mcts, memory, pictures, plain, precision, scaling, start
+from scripts.benchmark import (
+    envpool_speed,
+    first_step,
+    mcts,
+    memory,
+    pictures,
+    plain,
+    precision,
+    scaling,
+    start,
+)
 from scripts.benchmark.__main__ import Speed, Times
 from tests.conftest import HANGING
 
@@ -499,6 +509,35 @@ def test_precisions_are_timed_in_turns_and_their_ratio_is_taken_within_a_round(m
     assert order[6:] == ["float32", "float32", "bf16", "bf16"] * 3
     assert (row["gain"], row["least"], row["most"]) == (2.0, 2.0, 2.0)
     assert (row["float32, ms"], row["bf16, ms"]) == (20_000.0, 10_000.0)
+
+
+def test_pools_are_timed_in_turns_beside_the_other_side(monkeypatch, capsys):
+    now, order = [0.0], []
+    seconds = {
+        "alone, 1 thread": 2.0,
+        "alone, 2 threads": 1.0,
+        "alone, other": 4.0,
+        "collector, 1 thread": 8.0,
+    }
+
+    def make_step(name):
+        def step():
+            order.append(name)
+            slowed = 10 if 8 < len(order) <= 12 else 1  # in the second round, after 4 first calls and a round
+            now[0] += slowed * seconds[name]
+
+        return step
+
+    monkeypatch.setattr(
+        envpool_speed, "make_steps", lambda *_: {name: (make_step(name), 64) for name in seconds}
+    )
+    monkeypatch.setattr(envpool_speed.time, "perf_counter", lambda: now[0])
+    envpool_speed.main(["Ant-v4"], [64])
+
+    assert order == [*seconds] * 4
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.count("|") for line in lines] == [11, 11, 11]
+    assert lines[-1] == "| Ant-v4 | 64 | 32 | 64 | 16 | 4.00 | 8 |  |  |  |"
 
 
 @pytest.mark.parametrize("seat", ["player_0", "player_1"])

@@ -279,6 +279,11 @@ class Pool:
         self.seed: int = 0
         self.envs: Any = None
 
+    @property
+    def checkpoint_label(self) -> str:
+        """What a message calls the state that checkpoints lack."""
+        return f"EnvPool's {self.task.id}"
+
     def reset(self, indices: np.ndarray | None = None) -> tuple[Any, np.ndarray]:
         """Begins episodes: observations ``[k, ...]`` of the environments, and their indices ``[k]``."""
         if self.envs is None:
@@ -349,7 +354,7 @@ class EnvPoolEnv(EnvBase):
         super().__init__(device=example.device, batch_size=[] if num_envs == 1 else [num_envs])
         gym_env = first_gym_env(example)
         task: Task = gym_env.unwrapped.task
-        self.pool = Pool(task, num_envs, num_threads)  # first: checkpoints name what they cannot save
+        self.pool = Pool(task, num_envs, num_threads)  # first: a checkpoint's message names it
         self.gym_env, self.shows_all = gym_env, True
         self.label, self.is_atari = f"env.id={task.id}", task.is_atari
         for kind in ("observation", "state", "action", "reward", "done"):

@@ -182,7 +182,10 @@ def read(value: Any, path: str, reading: Reading) -> Saved:
         own = {name: read(entry, f"{path}.{name}", reading) for name, entry in attributes(value).items()}
         module = nn.Module.state_dict(value) if isinstance(value, EnvBase) and not children(value) else {}
         return ("holder", own, dict(module), name_of(value if isinstance(value, type) else kind))
-    raise NotCapturedError(f"{path} ({kind.__module__}.{kind.__name__})")
+    is_labelled = hasattr(kind, "checkpoint_label")  # as a pool of EnvPool's
+    raise NotCapturedError(
+        value.checkpoint_label if is_labelled else f"{path} ({kind.__module__}.{kind.__name__})"
+    )
 
 
 def read_array(value: Any, path: str, reading: Reading) -> Saved:
