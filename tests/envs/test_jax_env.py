@@ -13,7 +13,7 @@ from hydrl.envs.jax_env import COMPILED, announce_compilation, load_jax
 from hydrl.envs.time_limits import episode_limit
 from hydrl.errors import UserError
 from hydrl.run.checkpoint.env_state import capture, restore
-from tests.conftest import settings
+from tests.conftest import SMALL_PPO, logged, settings
 
 pytest.importorskip("jax")
 load_jax("jax", "jumanji")
@@ -102,6 +102,19 @@ def test_a_captured_state_repeats_what_follows():
 def test_a_state_of_another_number_of_environments_is_refused():
     with pytest.raises(ValueError, match="another environment"):
         pushed(2).base_env.state.load_state_dict(pushed(3).base_env.state.state_dict())
+
+
+@pytest.mark.slow
+def test_processes_that_collect_and_evaluate_return_what_this_one_does(run, recwarn):
+    """JAX must not be forked once it is used, as it is here; a fork warns."""
+    words = [*SMALL_PPO, "algo=ppo", "env=custom", "collector=pipelined", "collector.num_envs=4"]
+    words += ["env._target_=tests.fakes.functional_simulator.make_pushed"]
+    inline, process = (
+        run(*words, f"eval.backend={backend}", folder=backend) for backend in ("inline", "process")
+    )
+    assert len(logged(inline)) == 4
+    assert logged(process) == logged(inline)
+    assert not [warning for warning in recwarn if "fork" in str(warning.message)]
 
 
 def test_compilation_is_announced_once(capsys):

@@ -10,6 +10,8 @@ from hydrl.envs.checked_env import CheckedEnv
 from hydrl.envs.dm_control import ControlEnv
 from hydrl.envs.envpool import EnvPoolEnv, Task
 from hydrl.envs.gymnasium import GymVector
+from hydrl.envs.jax_env import JaxState, Outcome
+from hydrl.envs.jumanji import JumanjiSimulator
 from hydrl.envs.open_spiel import OpenSpielEnv, SpielGame
 from hydrl.envs.pettingzoo import MultiAgentEnv
 from hydrl.envs.self_play import SelfPlayEnv
@@ -19,6 +21,8 @@ from tests.envs.families.case import Guard
 
 reset_together = VmasEnv._reset
 reset_pool, convert_pool, make_pool = EnvPoolEnv._reset, EnvPoolEnv.to_tensordict, Task.make_pool
+reset_states, seed_states, end_states = JaxState.reset, JaxState.seed, JaxState.outcome
+end_jumanji = JumanjiSimulator.outcome
 reset_vector, convert_vector = GymVector._reset, GymVector.to_tensordict
 step_checked, step_control, reset_control = CheckedEnv.checked_step, ControlEnv.step, ControlEnv.reset
 advance_spiel, reset_spiel, move_spiel = SpielGame.advance, SpielGame.reset, OpenSpielEnv.apply_move
@@ -63,6 +67,35 @@ def terminate_in_the_pool(self, terminated, truncated, **columns):
 
 def make_unseeded_pool(self, num_envs, num_threads, seed):
     return make_pool(self, num_envs, num_threads, 0)
+
+
+def reset_all_states(self, mask):
+    reset_states(self, None)
+
+
+def seed_states_with_zero(self, seed):
+    seed_states(self, 0)
+
+
+def seed_states_alike(self, seed):
+    seed_states(self, seed)
+    self.keys = self.keys[:1].repeat(self.num_envs, 0)
+
+
+def terminate_states(self):
+    entries = end_states(self)
+    done = entries["terminated"] | entries["truncated"]
+    return entries | {"terminated": done, "truncated": done & False}
+
+
+def truncate_jumanji(self, state):
+    reward, terminated, truncated = end_jumanji(self, state)
+    return Outcome(reward, terminated & False, terminated | truncated)
+
+
+def reshape_entry(name, array):
+    shape = (*array.shape[:1], *array.shape[:0:-1]) if array.ndim == 4 else (len(array), -1)
+    return name, array.reshape(shape).astype(np.float32)
 
 
 def terminate_at_the_limit(self, observation, terminated, truncated, **more_entries):
@@ -145,7 +178,7 @@ def reshaped(image):
 UNSEEDED = np.random.default_rng(0)  # of no environment
 GYM, ZOO = "hydrl.envs.gymnasium:", "hydrl.envs.pettingzoo:MultiAgentEnv."
 SAME_STEP = SimpleNamespace(DISABLED=AutoresetMode.SAME_STEP)
-POOL = "hydrl.envs.envpool:"
+POOL, JAX = "hydrl.envs.envpool:", "hydrl.envs.jax_env:"
 GUARDS = [
     Guard(
         "only ended ones of a pool begin anew",
@@ -170,6 +203,32 @@ GUARDS = [
         "observations",
         1,
     ),
+    Guard(
+        "only ended robots of Brax begin anew",
+        f"{JAX}JaxState.reset",
+        reset_all_states,
+        "brax",
+        "observations",
+    ),
+    Guard("a limit of Brax truncates", f"{JAX}JaxState.outcome", terminate_states, "brax", "ends", 1),
+    Guard("Brax is seeded", f"{JAX}JaxState.seed", seed_states_with_zero, "brax", "seeds", 1),
+    Guard(
+        "only ended games of Jumanji begin anew",
+        f"{JAX}JaxState.reset",
+        reset_all_states,
+        "jumanji-maze",
+        "observations",
+    ),
+    Guard("keys of Jumanji differ", f"{JAX}JaxState.seed", seed_states_alike, "jumanji", "seeds"),
+    Guard(
+        "a game of Jumanji terminates",
+        "hydrl.envs.jumanji:JumanjiSimulator.outcome",
+        truncate_jumanji,
+        "jumanji",
+        "ends",
+        1,
+    ),
+    Guard("channels of Jumanji come first", f"{JAX}adapt_entry", reshape_entry, "jumanji", "observations", 1),
     Guard(
         "only ended environments begin anew", f"{GYM}GymVector._reset", reset_all, "cartpole", "observations"
     ),

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.envs.families.case import Case, RawStep
 
-PENDULUM_LIMIT, SNAKE_LIMIT = 20, 12
+PENDULUM_LIMIT, SNAKE_LIMIT, MAZE_LIMIT = 20, 12, 20
 
 
 @cache
@@ -21,6 +21,13 @@ def make_snake():
     import jumanji
 
     return jumanji.make("Snake-v1", time_limit=SNAKE_LIMIT)
+
+
+@cache
+def make_maze():
+    import jumanji
+
+    return jumanji.make("Maze-v0", time_limit=MAZE_LIMIT)
 
 
 class Present:
@@ -112,7 +119,7 @@ class Pendulums(TogetherEnvs):
         return RawStep(state.obs, state.reward, has_failed, is_late and not has_failed)
 
 
-class Snakes(TogetherEnvs):
+class JumanjiEnvs(TogetherEnvs):
     """Jumanji's state and time step."""
 
     def state_of(self, index):
@@ -140,6 +147,16 @@ def read_snake(observation):
     return {"grid": cells, "elapsed_steps": np.float32([observation.step_count])}
 
 
+def read_maze(observation):
+    positions = {
+        f"{name}_{axis}": np.float32([getattr(getattr(observation, name), axis)])
+        for name in ("agent_position", "target_position")
+        for axis in ("row", "col")
+    }
+    walls = np.float32(observation.walls).ravel()
+    return {**positions, "walls": walls, "elapsed_steps": np.float32([observation.step_count])}
+
+
 CASES = [
     Case(
         "brax",
@@ -164,8 +181,22 @@ CASES = [
         action=np.int32,
         mask=lambda env: env.mask.astype(bool),
         action_space=lambda env: None,
-        make_vector=Snakes,
+        make_vector=JumanjiEnvs,
         package="jumanji",
+        slow=True,
+    ),
+    Case(
+        "jumanji-maze",  # whose episodes end at different times
+        ["env=jumanji", "env.id=Maze-v0", f"+env.time_limit={MAZE_LIMIT}"],
+        make_maze,
+        read=read_maze,
+        ends={"terminated"},
+        action=np.int32,
+        mask=lambda env: env.mask.astype(bool),
+        action_space=lambda env: None,
+        make_vector=JumanjiEnvs,
+        package="jumanji",
+        num_envs=(3,),
         slow=True,
     ),
 ]

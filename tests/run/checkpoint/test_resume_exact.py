@@ -40,6 +40,7 @@ SCENE = [
 # Beside these: sequences and plain steps, in tests/test_algorithms.py; on disk and full, with pictures here.
 SLOW = ["DQN, pictures in dictionaries", "DQN, memmap", "R2D2", "PPO, episodes cut short at random"]
 SLOW += ["DQN, a game of Atari's"]  # its emulator alone: tests/run/checkpoint/env_state/test_capture.py
+SLOW += ["PPO, a robot of Brax's", "PPO, a game of Jumanji's"]  # fast: a functional simulator
 EXACT = {
     "PPO, fixed normaliser": [
         *PPO, "env=inverted_double_pendulum", "collector.num_envs=4", "init_stats_frames=200",
@@ -131,6 +132,13 @@ EXACT = {
         *PPO, "env=custom", "env._target_=tests.fakes.functional_simulator.make_pushed",
         "collector.num_envs=4",
     ],
+    "PPO, a robot of Brax's": [
+        *PPO, "env=brax", "env.id=inverted_pendulum", "env.backend=spring", "env.max_episode_steps=20",
+        "collector.num_envs=4",
+    ],
+    "PPO, a game of Jumanji's": [
+        *PPO, "env=jumanji", "env.id=Snake-v1", "+env.time_limit=12", "collector.num_envs=4",
+    ],
     "own environment": [
         *PPO, "env=custom", "env._target_=tests.fakes.envs.CountingEnv", "collector.num_envs=2",
     ],
@@ -144,6 +152,7 @@ def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     """Parameters, targets, optimizer, buffer, generators, data after the stop, and the log."""
     zoo = (("env=pettingzoo", "mpe2"), ("env=self_play", "pettingzoo"))
     zoo += (("env=minigrid", "minigrid"), ("env=open_spiel", "pyspiel"))
+    zoo += (("env=brax", "brax"), ("env=jumanji", "jumanji"))
     for family, package in (("env=minatar", "minatar"), ("env=atari", "ale_py"), *zoo):
         if family in EXACT[name]:
             pytest.importorskip(package)
