@@ -35,6 +35,7 @@ VEC_NORM = partial(VecNorm, in_keys=["observation"], decay=1.0)
 VEC_NORM_V2 = partial(VecNormV2, in_keys=["observation"], decay=1.0, reduce_batch_dims=True)
 FAMILIES = {"atari": ("ale_py", "ALE/Pong-v5"), "minatar": ("minatar", "MinAtar/Breakout-v1")}
 FAMILIES |= {"minigrid": ("minigrid", "MiniGrid-DoorKey-5x5-v0")}
+FAMILIES |= {"envpool": ("envpool", "CartPole-v1")}
 FAMILIES |= {"dm_control": ("dm_control", "cartpole-swingup")}
 FAMILIES |= {"robotics": ("gymnasium_robotics", "AdroitHandDoor-v1")}
 FAMILIES |= dict.fromkeys(["fetch_reach", "fetch_push"], ("gymnasium_robotics", ""))
