@@ -78,10 +78,11 @@ class EvalProcess:
     Attributes:
         starter: a thread that starts the process, which waits for the imports of Python's forkserver;
             ``None`` where it was started at once.
+        is_idle: whether it has played an evaluation and waits for the next one.
     """
 
     def __init__(self, evaluator: PolicyEvaluator, *, is_optional: bool = False) -> None:
-        self.is_optional, self.is_closed = is_optional, False
+        self.is_optional, self.is_closed, self.is_idle = is_optional, False, False
         content = pickle.dumps(CloudpickleWrapper(portable(evaluator)))  # before any weight changes
         with worker_context(blocked_signals=STOP_SIGNALS) as context:  # which then ends it
             self.pipe, self.child_pipe = context.Pipe()
@@ -109,6 +110,7 @@ class EvalProcess:
 
     def send(self, snapshot: dict[str, Any]) -> None:
         """See :class:`EvalBackend`."""
+        self.is_idle = False
         try:
             self.pipe.send_bytes(pickle.dumps(snapshot))
         except OSError:
@@ -124,6 +126,7 @@ class EvalProcess:
             result: Evaluation | str = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):
             raise self.exit_error() from None
+        self.is_idle = True
         return result
 
     def exit_error(self) -> WorkerError:
@@ -139,10 +142,12 @@ class EvalProcess:
     def close(self) -> None:
         """See :class:`EvalBackend`; a process that is still starting ends once it has started."""
         self.is_closed = True
+        self.pipe.close()
+        if self.is_idle:  # it ends by itself; Python would report the locks of a killed one as leaked
+            self.process.join(JOIN_SECONDS)
         if self.is_ready:
             self.process.kill()
             self.process.join()
-        self.pipe.close()
 
 
 def start_helpers(evaluator: PolicyEvaluator, parts: int, backend: EvalBackend | None) -> "list[EvalProcess]":
