@@ -1,10 +1,12 @@
-"""EnvPool: five of its environments, by pools of one that are stepped one after the other."""
+"""EnvPool: seven of its environments, by pools of one that are stepped one after the other."""
 
 from functools import partial
 
 import numpy as np
 
 from tests.envs.families.case import Case
+
+ATARI = {"episodic_life": True, "reward_clip": False, "use_fire_reset": False, "noop_max": 30}
 
 
 class OnePool:
@@ -42,6 +44,11 @@ def first(batch):
 def read_tetris(observation):
     entries = {name: observation[name].ravel() for name in ("grid", "tetromino")}
     return entries | {"time_step": np.array([observation["step_count"] / np.float32(399)])}
+
+
+def read_snake(observation):
+    entries = {"grid": observation["grid"].transpose(2, 0, 1)}
+    return entries | {"time_step": np.array([observation["step_count"] / np.float32(3999)])}
 
 
 def read_grid(observation):
@@ -98,4 +105,27 @@ CASES = [
         fast_num_envs=(1,),
     ),
     make_case("envpool-goals", "FetchReach-v4", 20, ends={"truncated"}, read=dict, fast_num_envs=(3,)),
+    Case(
+        "envpool-snake",
+        ["env=envpool", "env.id=Jumanji/Snake-v1"],
+        partial(OnePool, "Jumanji/Snake-v1"),
+        begin=OnePool.begin,
+        read=read_snake,
+        ends={"terminated"},
+        mask=lambda env: env.observation["action_mask"],
+        num_envs=(3,),
+        package="envpool",
+        fast_num_envs=(3,),
+    ),
+    Case(
+        "envpool-pong",
+        ["env=envpool", "env.id=Pong-v5", "~transforms.reward_sign", "+env.max_episode_steps=20"],
+        partial(OnePool, "Pong-v5", max_episode_steps=20, **ATARI),
+        begin=OnePool.begin,
+        read=lambda observation: {"pixels": observation},
+        ends={"truncated"},
+        num_envs=(3,),
+        fast_num_envs=(3,),
+        package="envpool",
+    ),
 ]
