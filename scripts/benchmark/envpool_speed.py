@@ -3,7 +3,7 @@
 Each simulator steps random actions, alone and through hydrl's collector, on one and two of EnvPool's threads.
 The other side is what ``env=gym``, ``env=minigrid`` and ``env=atari`` make, with their wrappers. Sides are
 measured in turns. Speeds are medians of three rounds. Ratios are medians of those within a round, of
-EnvPool's faster number of threads to the other side. Prints a table in Markdown, in about five minutes.
+EnvPool's faster number of threads to the other side. Prints a table in Markdown, in about four minutes.
 """
 
 import argparse
