@@ -69,8 +69,9 @@ REPLAY = {
     "actor.v_min": 0.0,
     "actor.v_max": 3.0,
 }
-SHORT = ["total_frames=512", "eval.every_frames=256", "checkpoint_every_frames=256"]
-SHORTER = ["total_frames=256", "eval.every_frames=256", "checkpoint_every_frames=128"]
+SHORT = ["total_frames=256", "eval.every_frames=128", "checkpoint_every_frames=128"]
+SHORTER = ["total_frames=128", "eval.every_frames=128", "checkpoint_every_frames=64"]
+FEW = ["collector.frames_per_batch=64", "collector.num_envs=4", "log_every_frames=64"]
 
 
 def words(name: str, *more: str) -> list[str]:
@@ -84,8 +85,10 @@ def words(name: str, *more: str) -> list[str]:
 
 
 def short(name: str) -> list[str]:
-    at_random = ["collector.init_random_frames=384"] if name == "sac_discrete" else []  # past the middle
-    return words(name, *(SHORT if name in FAST else SHORTER), *at_random)
+    few = [*FEW, *(SHORT if name in FAST else SHORTER)]
+    few += ["collector.init_random_frames=192"] * (name == "sac_discrete")  # past the middle
+    few += ["minibatches.warmup_frames=64"] * any("warmup_frames" in word for word in words(name))
+    return words(name, *few)
 
 
 SEVERAL = [
@@ -157,7 +160,7 @@ def finished(tmp_path_factory) -> Callable[[str], tuple[Path, list[str], list[in
 def test_only_allowed_actions_are_taken_and_all_that_is_logged_is_a_number(name, finished):
     """The task raises where a forbidden one is, in training, exploring and evaluation."""
     folder, _, acted = finished(name)
-    assert acted == [128] * (4 if name in FAST else 2)
+    assert acted == [64] * (4 if name in FAST else 2)
     rows = [float(value) for row in logged(folder) for value in row.values() if value]
     assert all(math.isfinite(each) and abs(each) < 1e4 for each in rows)  # no value of a forbidden action
     if name == "dqn":
@@ -269,7 +272,9 @@ def test_going_on_equals_never_having_stopped(name, finished, run, batches, tmp_
 def test_what_pays_among_the_allowed_is_found(name, allowed, run):
     """One of three at each step; where it is the only one, from the start."""
     frames = {3: 2_048, 1: 512}[allowed] if name in FAST else 4_096
-    folder = run(*words(name, f"+env.allowed={allowed}", f"total_frames={frames}", "eval.every_frames=4096"))
+    until_solved = ["eval.every_frames=512", "eval.reward_threshold=19.5", "eval.stop_when_solved=true"]
+    until_solved = until_solved if allowed == 3 else ["eval.every_frames=4096"]
+    folder = run(*words(name, f"+env.allowed={allowed}", f"total_frames={frames}", *until_solved))
     assert summary(folder)["eval/return_mean"] > (19.4 if allowed == 3 else 19.9)
     rows = logged(folder)
     if allowed == 1:
@@ -295,8 +300,8 @@ def test_workers_take_allowed_actions_alone(name, run, acted):
     folder = run(
         *words(name, *SHORT), "collector=multi_sync", "collector.num_workers=2", "collector.num_envs=4"
     )
-    assert sum(acted) == 512
-    assert summary(folder)["frames"] == 512
+    assert sum(acted) == 256
+    assert summary(folder)["frames"] == 256
 
 
 def played(policy: Policy, name: str, steps: int, *, given: bool) -> float:

@@ -17,7 +17,7 @@ TASK = [
     "~tuned",
 ]
 QUICK = ["actor.num_cells=[32]", "critic.num_cells=[32]", "collector.num_envs=8", "optim.lr=1e-2"]
-QUICK += ["eval.every_frames=99_999"]
+QUICK += ["eval.every_frames=512", "eval.reward_threshold=5", "eval.stop_when_solved=true"]
 EPOCHS = ["collector.frames_per_batch=256", "minibatches.size=64", "minibatches.epochs=4"]
 LEARNED = {
     "PPO, unequal": ["algo=ppo", "+env.space=unequal", *EPOCHS, "total_frames=3_072"],

@@ -45,7 +45,7 @@ NUMBERS = {
     "optim.lr": 1e-2,
     "loss.module.min_q_weight": 1e-3,  # values are held down by next to nothing
     "loss.value_estimator.gamma": GAMMA,
-    "eval.every_frames": 10_000,  # at the end alone
+    "eval.every_frames": 10_000,  # at the end alone, but where a run ends once it is solved
     # Statistics of batches that are there within a few updates, and learning with them.
     "actor.norm.momentum": 0.1,
     "critic.norm.momentum": 0.1,
@@ -128,6 +128,9 @@ def test_what_a_state_is_worth_is_found(algo, actions, kind, seed, run, monkeypa
 @pytest.mark.parametrize(("algo", "actions"), ACTING)
 def test_what_to_do_is_found(algo, actions, kind, seed, run):
     """The action that pays; the action that pays where it is."""
-    folder = run(*supplied([*set_to(algo, actions, kind), f"seed={seed}"], run))
+    words = [*set_to(algo, actions, kind), f"seed={seed}", "eval.reward_threshold=1"]
+    sixth = settings(*words).total_frames // 6
+    words += ["eval.stop_when_solved=true", f"eval.every_frames={sixth}"]  # most find it sooner
+    folder = run(*supplied(words, run))
     reached = json.loads((folder / "summary.json").read_text())
     assert (reached["eval/return_mean"], reached["eval/return_std"]) == (1, 0)  # in every episode

@@ -20,11 +20,16 @@ NUMBERS = {
     "actor.num_cells": [32, 32],
     "critic.num_cells": [32, 32],
     "optim.lr": 1e-2,
-    "eval.every_frames": 10_000,  # at the end alone
 }
-FRESH = {"total_frames": 1_536, "collector.frames_per_batch": 256, "minibatches.epochs": 4}
+FRESH = {
+    "total_frames": 1_536,
+    "eval.every_frames": 512,
+    "collector.frames_per_batch": 256,
+    "minibatches.epochs": 4,
+}
 REPLAY = {
     "total_frames": 1_024,
+    "eval.every_frames": 256,
     "collector.frames_per_batch": 64,
     "collector.init_random_frames": 128,
     "minibatches.updates": 16,
@@ -44,6 +49,8 @@ def test_what_each_agent_is_to_do_is_found(algo, actions, seed, run):
         "env._target_=tests.fakes.envs.MatchSidesEnv",
         f"+env.actions={actions}",
     ]
-    folder = run(*small(words, all=NUMBERS, fresh=FRESH, replay=REPLAY), f"seed={seed}", "schedule=linear")
+    until_solved = ["eval.reward_threshold=1", "eval.stop_when_solved=true"]
+    words = small([*words, *until_solved], all=NUMBERS, fresh=FRESH, replay=REPLAY)
+    folder = run(*words, f"seed={seed}", "schedule=linear")
     reached = json.loads((folder / "summary.json").read_text())
     assert (reached["eval/return_mean"], reached["eval/return_std"]) == (1, 0)  # in every episode
