@@ -122,6 +122,7 @@ WITHIN = {
     "encoder": ENCODER,
     "rnn": RNN,
     "norm": CallSpec("features"),
+    "world_model": CallSpec("env", gives=MODULE),
 }
 
 # What may stand around a Gymnasium task, and the arguments that it gets.
