@@ -1,20 +1,25 @@
-"""Records: one for each observation, whatever ends where; acting and training reach the same latent states."""
+"""Records: one for each observation; acting and training reach the same latent states."""
 
 import pytest
 import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, ReplayBuffer
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl import envs
 from hydrl.experience.records import Records, make_records
-from tests.fakes.probe_envs import __name__ as PROBES
+from tests.conftest import settings
 from tests.losses.test_dreamer import build
 
-SHORT = ["env=gym", f"env.id={PROBES}:Clockwork-v0", "transforms=plain"]  # episodes of 3 and of 5 steps
+SHORT = [
+    "env=gym",
+    "env.id=tests.fakes.probe_envs:Clockwork-v0",
+    "transforms=plain",
+]  # episodes of 3 and of 5 steps
 
 
 def rows_of(is_init: list[list[int]]) -> TensorDict:
-    """Steps that count: observation t, next observation t + 0.5, action and reward 10 + t; the last one ends."""
+    """Steps t with next observation t + 0.5, action and reward 10 + t; the last one ends."""
     begins = torch.tensor(is_init, dtype=torch.bool).unsqueeze(-1)
     count, time, _ = begins.shape
     steps = torch.arange(time, dtype=torch.float).expand(count, time).unsqueeze(-1)
@@ -41,12 +46,8 @@ def test_an_episode_of_n_steps_has_n_and_one_records():
 def played(steps: int, **sizes: int):
     """The steps of two environments whose episodes end at different times, and the actor."""
     _, actor, _, _ = build(*SHORT, "+env.actions=continuous", env="gym", **sizes)
-    from tests.conftest import settings
-
     chosen = settings("algo=dreamer_v3", *SHORT, "+env.actions=continuous", "world_model=nano")
-    env = envs.make_env(
-        chosen.build("env"), chosen.transform_builders, num_envs=2, seed=3, policy=actor
-    )
+    env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=3, policy=actor)
     with torch.no_grad():
         return env.rollout(steps, actor, break_when_any_done=False), actor
 
@@ -56,9 +57,7 @@ def minibatches_of(actor, sequence: int) -> Records:
     loss, *_ = build(*SHORT, "+env.actions=continuous", env="gym", classes=1)
     loss.model_loss.world_model = actor.world_model
     buffer = ReplayBuffer(storage=LazyTensorStorage(64))
-    return Records(
-        buffer, loss, updates=1, size=sequence, warmup_frames=1, draw="batch", sequence=sequence
-    )
+    return Records(buffer, loss, updates=1, size=sequence, warmup_frames=1, draw="batch", sequence=sequence)
 
 
 def test_acting_and_training_reach_the_same_beliefs():
@@ -92,7 +91,7 @@ def test_acting_and_training_reach_the_same_beliefs():
 
 
 def test_losses_depend_on_the_first_observation_and_action():
-    rows, actor = played(8)
+    rows, _ = played(8)
     loss, *_ = build(*SHORT, "+env.actions=continuous", env="gym")
     rows = rows.select("observation", "action", "is_init", "next").clone()
     for key in ("observation", "action"):
@@ -120,8 +119,6 @@ def test_waiting_steps_go_on_after_a_resume():
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_deterministic_acting_repeats_itself(deterministic):
-    from torchrl.envs.utils import ExplorationType, set_exploration_type
-
     rows, actor = played(2)
     now = rows[:, 1].exclude("next", "action")
     kind = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM

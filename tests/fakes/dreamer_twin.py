@@ -1,4 +1,4 @@
-"""DreamerV3's eight loss terms in plain tensors, a second implementation beside TorchRL's (Hafner et al. 2023)."""
+"""DreamerV3's eight loss terms in plain tensors (Hafner et al. 2023), beside TorchRL's."""
 
 import torch
 from tensordict import TensorDictBase
@@ -30,7 +30,7 @@ def cross_entropy(logits: Tensor, values: Tensor, bins: Tensor) -> Tensor:
 
 
 def lambda_returns(rewards: Tensor, values: Tensor, live: Tensor, kept: Tensor) -> Tensor:
-    """Returns of steps 0 to T - 2 from rewards, values, discounts and lambdas ``[batch, T]`` of the next ones."""
+    """Returns of steps 0 to T - 2, from rewards, values, discounts and lambdas ``[batch, T]``."""
     following, returns = values[:, -1], []
     for step in range(rewards.shape[1] - 1, 0, -1):
         mixed = (1 - kept[:, step]) * values[:, step] + kept[:, step] * following
@@ -51,7 +51,9 @@ def terms(
     entropy: float,
     discrete: bool,
 ) -> dict[str, Tensor]:
-    """The terms for records ``[batch, time]`` of vectors, with imagined ``actions`` ``[batch * time, steps, n]``.
+    """The terms for records ``[batch, time]`` of vectors.
+
+    Imagined ``actions`` are ``[batch * time, steps, n]``.
 
     Categoricals have one class, so that nothing else is random.
     """
@@ -103,7 +105,9 @@ def terms(
         values = (softmax(value(*imagined), -1) * bins).sum(-1)
         returns = lambda_returns(imagined_rewards, values, live, torch.full_like(live, LAMBDA))
         weights = live.cumprod(1)[:, :-1]
-        low, high = (RATE * returns.flatten().quantile(share) for share in (0.05, 0.95))  # averages begin at 0
+        low, high = (
+            RATE * returns.flatten().quantile(share) for share in (0.05, 0.95)
+        )  # averages begin at 0
         advantages = (returns - values[:, :-1]) / (high - low).clamp_min(1.0)
         acted = tuple(entry[:, :-1] for entry in imagined)
         slow_values = (softmax(slow(*acted), -1) * bins).sum(-1)

@@ -13,7 +13,15 @@ from hydrl.losses.dreamer import ImaginationEnv, slow_critic
 from tests.conftest import settings
 from tests.fakes.dreamer_twin import terms
 
-SIZES = {"deterministic": 16, "hidden": 8, "categoricals": 3, "classes": 4, "units": 8, "blocks": 4, "bins": 31}
+SIZES = {
+    "deterministic": 16,
+    "hidden": 8,
+    "categoricals": 3,
+    "classes": 4,
+    "units": 8,
+    "blocks": 4,
+    "bins": 31,
+}
 
 
 def build(*words: str, env: str = "pendulum", **sizes: int):
@@ -24,17 +32,17 @@ def build(*words: str, env: str = "pendulum", **sizes: int):
     chosen = settings(
         "algo=dreamer_v3", f"env={env}", *(f"{key}={value}" for key, value in options.items()), *words
     )
-    made = envs.make_env(chosen.build("env"), chosen.transform_builders)
-    actor = chosen.build("actor")(made)
+    built_env = envs.make_env(chosen.build("env"), chosen.transform_builders)
+    actor = chosen.build("actor")(built_env)
     networks = {"actor": actor}
-    networks |= {name: chosen.build(name)(made, actor) for name in ("critic", "world_model")}
-    action_spec = specs.action_spec(made)
+    networks |= {name: chosen.build(name)(built_env, actor) for name in ("critic", "world_model")}
+    action_spec = specs.action_spec(built_env)
     loss = make_loss(chosen.build("loss"), networks, action_spec, chosen.loss.networks, {}, None)
     with torch.no_grad():  # heads begin at zero, which hides mistakes
         for parameter in loss.parameters():
             if parameter.ndim > 1 and not parameter.any():
                 parameter.normal_(0, 0.1)
-    return loss, actor, networks["critic"], made
+    return loss, actor, networks["critic"], built_env
 
 
 def records_of(actor, env, batch: int = 4, time: int = 6) -> TensorDict:
@@ -63,7 +71,7 @@ def records_of(actor, env, batch: int = 4, time: int = 6) -> TensorDict:
 
 @pytest.mark.parametrize("env", ["pendulum", "cartpole"])
 def test_every_term_and_its_gradient_equal_plain_tensors(env, monkeypatch):
-    loss, actor, critic, made = build("loss.module.imagination=5", env=env, classes=1)
+    loss, actor, critic, built_env = build("loss.module.imagination=5", env=env, classes=1)
     with torch.no_grad():  # a slow critic that differs
         for parameter in loss.value_loss.target_value_model_params.values(True, True):
             parameter.add_(0.05 * torch.randn_like(parameter))
@@ -79,7 +87,7 @@ def test_every_term_and_its_gradient_equal_plain_tensors(env, monkeypatch):
         return steps
 
     monkeypatch.setattr(ImaginationEnv, "rollout", remember)
-    records = records_of(actor, made)
+    records = records_of(actor, built_env)
     outputs = loss(records.clone())
     expected = terms(
         actor.world_model, value, slow, actor.policy[0].module, records, imagined[0],
@@ -93,16 +101,18 @@ def test_every_term_and_its_gradient_equal_plain_tensors(env, monkeypatch):
             torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True),
             strict=True,
         )
-        for found, wanted in pairs:
-            assert (found is None) == (wanted is None) or not (wanted if found is None else found).any()
-            if found is not None and wanted is not None:
-                torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+        for gradient, expected_gradient in pairs:
+            assert (gradient is None) == (expected_gradient is None) or not (
+                expected_gradient if gradient is None else gradient
+            ).any()
+            if gradient is not None and expected_gradient is not None:
+                torch.testing.assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
     assert {name for name in outputs.keys() if name.startswith("loss")} == {*expected}  # noqa: SIM118
 
 
 def test_each_term_moves_its_own_networks():
-    loss, actor, _, made = build()
-    losses = loss(records_of(actor, made))
+    loss, actor, _, built_env = build()
+    losses = loss(records_of(actor, built_env))
     named = dict(loss.named_parameters())
 
     def moved(term: str) -> set[str]:
@@ -116,7 +126,9 @@ def test_each_term_moves_its_own_networks():
     assert moved("loss_actor") == {policy}
     assert moved("loss_value") == {"value_loss.value_model_params.module"}
     assert moved("loss_model_dynamic") == {f"{model}.vector_encoder", f"{model}.rollout"}
-    assert moved("loss_model_reward") == {f"{model}.{name}" for name in ("vector_encoder", "rollout", "reward")}
+    assert moved("loss_model_reward") == {
+        f"{model}.{name}" for name in ("vector_encoder", "rollout", "reward")
+    }
     assert moved("loss_replay_value") == {
         "value_loss.value_model_params.module", f"{model}.vector_encoder", f"{model}.rollout",
     }  # fmt: skip
@@ -124,8 +136,8 @@ def test_each_term_moves_its_own_networks():
 
 @pytest.mark.parametrize("env", ["pendulum", "cartpole"])
 def test_imagination_equals_torchrls_rollout_to_the_bit(env, monkeypatch):
-    loss, actor, _, made = build("loss.module.imagination=4", env=env)
-    records = records_of(actor, made)
+    loss, actor, _, built_env = build("loss.module.imagination=4", env=env)
+    records = records_of(actor, built_env)
     torch.manual_seed(2)
     plain = loss(records.clone())
     for name in ("rollout", "reset"):
@@ -138,7 +150,7 @@ def test_imagination_equals_torchrls_rollout_to_the_bit(env, monkeypatch):
 
 
 def test_the_slow_critic_follows_and_percentiles_move():
-    loss, actor, _, made = build()
+    loss, actor, _, built_env = build()
     target = slow_critic(loss, tau=0.5)
     fast, slow = loss.value_loss.value_model_params, loss.value_loss.target_value_model_params
     before = slow.flatten_keys()["module.0.module.model.0.weight"].clone()
@@ -146,5 +158,5 @@ def test_the_slow_critic_follows_and_percentiles_move():
         fast.flatten_keys()["module.0.module.model.0.weight"].add_(1.0)
     target.step()
     assert torch.allclose(slow.flatten_keys()["module.0.module.model.0.weight"], before + 0.5)
-    loss(records_of(actor, made))
+    loss(records_of(actor, built_env))
     assert loss.actor_loss.retnorm.high.item() != 0

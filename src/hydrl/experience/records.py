@@ -71,8 +71,8 @@ class Records(SequenceReplay):
 def make_records(rows: TensorDictBase, observation_keys: Sequence[NestedKey]) -> TensorDictBase:
     """As many records from sequences of steps.
 
-    A record has an observation under ``next``, with the reward and the ends that came with it, and at its root
-    the action that led to it, and whether it begins an episode. An episode of n steps has n + 1 records: its
+    A record has an observation under ``next``, with the reward and the ends that came with it. At its root it
+    has the action that led to it, and whether it begins an episode. An episode of n steps has n + 1 records: its
     first observation is one of its own, with zeros for the rest, so that a sequence loses a step at its end
     for each episode that begins in it. Given steps instead, TorchRL's ``RSSMRolloutV3`` never reads an
     episode's first observation and first action.
@@ -98,7 +98,9 @@ def make_records(rows: TensorDictBase, observation_keys: Sequence[NestedKey]) ->
         first_values = torch.zeros_like(own) if first is None else rows[first][index]
         return torch.where(expand_as_right(is_first, own), first_values, own)
 
-    following = {key: take(("next", *([key] if isinstance(key, str) else key)), key) for key in observation_keys}
+    following = {
+        key: take(("next", *([key] if isinstance(key, str) else key)), key) for key in observation_keys
+    }
     following |= {key: take(("next", key)) for key in ("reward", "done", "terminated")}
     context = {key: rows[key].unsqueeze(1).expand(-1, time, -1) for key in CONTEXT_KEYS}
     records = {"action": take("action"), "is_init": is_first.unsqueeze(-1), **context}

@@ -29,8 +29,7 @@ TERMS = ("dynamic", "representation", "reco", "reward", "continue")  # of the wo
 class ImaginationEnv(DreamerEnv):
     """Environment of imagined latent states, whose rollout is a loop over plain tensors.
 
-    TorchRL's rollout keeps a graph that REINFORCE does not read, checks specs at every step, and takes minutes
-    to compile. The entries are the same, to the bit.
+    TorchRL's rollout keeps a graph that REINFORCE does not read, and checks specs at every step. The entries are the same, to the bit.
 
     Args:
         model: gives transitions and rewards.
@@ -50,7 +49,9 @@ class ImaginationEnv(DreamerEnv):
             belief_shape=(model.belief_size,),
             device=device,
         )
-        self.observation_spec = Composite({key: Unbounded(size, device=device) for key, size in sizes.items()})
+        self.observation_spec = Composite(
+            {key: Unbounded(size, device=device) for key, size in sizes.items()}
+        )
         self.state_spec = self.observation_spec.clone()
         self.action_spec = Unbounded((model.action_size,), device=device)
         self.reward_spec = Unbounded((1,), device=device)
@@ -181,7 +182,7 @@ class DreamerLoss(DreamerV3Loss):
         )
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Loss terms of records ``[batch, time]``, scalars; TorchRL's also has latent states of each record."""
+        """Loss terms of records ``[batch, time]``, scalars, without TorchRL's latent states."""
         return super().forward(minibatch).select(*self.out_keys)
 
 

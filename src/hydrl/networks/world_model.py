@@ -125,7 +125,9 @@ class WorldModel(TensorDictModuleBase):
         self.reconstruction_keys = [f"reconstruction_{name}" for name in self.entry_names]
         self.observation_keys: list[NestedKey] = [*vectors, *images]
         self.in_keys = ["state", "belief", "action", "is_init"]
-        self.in_keys += [("next", *((key,) if isinstance(key, str) else key)) for key in self.observation_keys]
+        self.in_keys += [
+            ("next", *((key,) if isinstance(key, str) else key)) for key in self.observation_keys
+        ]
         written = ["prior_logits", "posterior_logits", "state", "belief", "reward_logits", "continue_pred"]
         self.out_keys = [("next", key) for key in (*written, *self.target_keys, *self.reconstruction_keys)]
 
