@@ -72,9 +72,9 @@ def make_records(rows: TensorDictBase, observation_keys: Sequence[NestedKey]) ->
     """As many records from sequences of steps.
 
     A record has an observation under ``next``, with the reward and the ends that came with it. At its root it
-    has the action that led to it, and whether it begins an episode. An episode of n steps has n + 1 records: its
-    first observation is one of its own, with zeros for the rest, so that a sequence loses a step at its end
-    for each episode that begins in it. Given steps instead, TorchRL's ``RSSMRolloutV3`` never reads an
+    has the action that led to it, and whether it begins an episode. An episode of n steps has n + 1 records.
+    Its first observation is one of its own, with zeros for the rest, so that a sequence loses a step at its
+    end for each episode that begins in it. Given steps instead, TorchRL's ``RSSMRolloutV3`` never reads an
     episode's first observation and first action.
 
     Args:

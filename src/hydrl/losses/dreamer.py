@@ -29,7 +29,8 @@ TERMS = ("dynamic", "representation", "reco", "reward", "continue")  # of the wo
 class ImaginationEnv(DreamerEnv):
     """Environment of imagined latent states, whose rollout is a loop over plain tensors.
 
-    TorchRL's rollout keeps a graph that REINFORCE does not read, and checks specs at every step. The entries are the same, to the bit.
+    TorchRL's rollout keeps a graph that REINFORCE does not read, and checks specs at every step. The entries
+    are the same, to the bit.
 
     Args:
         model: gives transitions and rewards.
