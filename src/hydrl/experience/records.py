@@ -45,9 +45,17 @@ class Records(SequenceReplay):
         draw: Literal["batch", "minibatch"],
         sequence: PositiveInt,
     ) -> None:
-        sequences = {"sequence": sequence, "burn_in": 0, "eta": 0.0, "n_steps": 1}
         super().__init__(
-            buffer, loss, updates=updates, size=size, warmup_frames=warmup_frames, draw=draw, **sequences
+            buffer,
+            loss,
+            updates=updates,
+            size=size,
+            warmup_frames=warmup_frames,
+            draw=draw,
+            sequence=sequence,
+            burn_in=0,
+            eta=0.0,
+            n_steps=1,
         )
         self.read_keys = loss.model_loss.world_model.observation_keys
 

@@ -57,13 +57,13 @@ class ImaginationEnv(DreamerEnv):
         self.action_spec = Unbounded((model.action_size,), device=device)
         self.reward_spec = Unbounded((1,), device=device)
 
-    def reset(self, tensordict: TensorDictBase, **_: Any) -> TensorDictBase:
+    def reset(self, tensordict: TensorDictBase, **options: Any) -> TensorDictBase:
         """The latent states that imagination begins with."""
         return tensordict
 
     @torch.no_grad()
     def rollout(
-        self, max_steps: int, policy: Callable, *, tensordict: TensorDictBase, **_: Any
+        self, max_steps: int, policy: Callable, *, tensordict: TensorDictBase, **options: Any
     ) -> TensorDictBase:
         """Imagined steps of ``policy``, ``[*batch, max_steps]``, from latent states ``[*batch]``."""
         prior = self.world_model.get_transition_model_operator().module
@@ -77,14 +77,13 @@ class ImaginationEnv(DreamerEnv):
             states.append(state)
             beliefs.append(belief)
             actions.append(action)
-        dims, states, beliefs = tensordict.ndim, torch.stack(states, -2), torch.stack(beliefs, -2)
-        following = TensorDict(
-            {"state": states[..., 1:, :], "belief": beliefs[..., 1:, :]}, (*tensordict.shape, max_steps)
-        )
+        shape = (*tensordict.shape, max_steps)
+        latents = {"state": torch.stack(states, -2), "belief": torch.stack(beliefs, -2)}
+        following = TensorDict({key: entry[..., 1:, :] for key, entry in latents.items()}, shape)
         reward(following)
-        steps = {"state": states[..., :-1, :], "belief": beliefs[..., :-1, :]}
-        steps |= {"action": torch.stack(actions, dims), "next": following.exclude("reward_logits")}
-        return TensorDict(steps, (*tensordict.shape, max_steps))
+        steps = TensorDict({key: entry[..., :-1, :] for key, entry in latents.items()}, shape)
+        steps.set("action", torch.stack(actions, tensordict.ndim))
+        return steps.set("next", following.exclude("reward_logits"))
 
 
 class DreamerLoss(DreamerV3Loss):

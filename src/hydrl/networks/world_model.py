@@ -5,7 +5,7 @@ one-hot sample of categorical distributions, and ``belief``, the recurrent netwo
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 from pydantic import Field
@@ -124,7 +124,7 @@ class WorldModel(TensorDictModuleBase):
         self.target_keys = [f"target_{name}" for name in self.entry_names]
         self.reconstruction_keys = [f"reconstruction_{name}" for name in self.entry_names]
         self.observation_keys: list[NestedKey] = [*vectors, *images]
-        self.in_keys = ["state", "belief", "action", "is_init"]
+        self.in_keys: list[NestedKey] = ["state", "belief", "action", "is_init"]
         self.in_keys += [
             ("next", *((key,) if isinstance(key, str) else key)) for key in self.observation_keys
         ]
@@ -135,6 +135,11 @@ class WorldModel(TensorDictModuleBase):
     def entry_names(self) -> list[str]:
         """The names of all vectors together and of each image."""
         return [*([VECTORS] if self.vectors else []), *self.images]
+
+    @property
+    def readers(self) -> Mapping[str, "ImageReader"]:
+        """The reader of each image, by name."""
+        return cast(Mapping[str, ImageReader], self.images)
 
     @property
     def prior(self) -> RSSMPriorV3:
@@ -151,12 +156,12 @@ class WorldModel(TensorDictModuleBase):
         targets = {}
         if self.vectors:
             targets[VECTORS] = symlog(torch.cat([observations[key] for key in self.vectors], -1))
-        return targets | {name: reader.scale(observations[name]) for name, reader in self.images.items()}
+        return targets | {name: reader.scale(observations[name]) for name, reader in self.readers.items()}
 
     def encode(self, targets: Mapping[str, Tensor]) -> Tensor:
         """The embedding, ``[..., size]``, of :meth:`read_targets`."""
         parts = [self.vector_encoder(targets[VECTORS])] if self.vector_encoder is not None else []
-        parts += [reader.encoder(targets[name]) for name, reader in self.images.items()]
+        parts += [reader.encoder(targets[name]) for name, reader in self.readers.items()]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def encode_action(self, action: Tensor) -> Tensor:
@@ -168,7 +173,7 @@ class WorldModel(TensorDictModuleBase):
     def decode(self, state: Tensor, belief: Tensor) -> dict[str, Tensor]:
         """Reconstructions of :meth:`read_targets` from latent states."""
         parts = {VECTORS: self.vector_decoder(state, belief)} if self.vector_decoder is not None else {}
-        return parts | {name: reader.decoder(state, belief) for name, reader in self.images.items()}
+        return parts | {name: reader.decoder(state, belief) for name, reader in self.readers.items()}
 
     def update_latent(
         self, state: Tensor, belief: Tensor, action: Tensor, embedding: Tensor
@@ -210,6 +215,9 @@ class ImageReader(nn.Module):
         channels: of the first stage, before its multiple.
         stages: multiples of ``channels`` of each halving.
     """
+
+    low: Tensor
+    span: Tensor
 
     def __init__(
         self,
@@ -368,8 +376,8 @@ class DreamerActor(TensorDictModuleBase):
         """Acts at a step ``[...]``."""
         model = self.world_model
         embedding = model.encode(model.read_targets(tensordict))
-        before = (tensordict[key] for key in LATENT_KEYS)
-        state, belief = model.update_latent(*before, embedding)
+        state, belief, action = (tensordict[key] for key in LATENT_KEYS)
+        state, belief = model.update_latent(state, belief, action, embedding)
         latent = TensorDict({"state": state, "belief": belief}, tensordict.batch_size)
         action = self.policy(latent)["action"]
         tensordict.set("action", action.argmax(-1) if isinstance(model.spec, Categorical) else action)
