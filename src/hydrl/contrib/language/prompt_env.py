@@ -1,0 +1,231 @@
+"""Prompts as an environment: the observation is a prompt, the action an answer, and a step is an episode."""
+
+import random
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import Binary, Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
+
+from hydrl.contrib.language.tasks import Part, TextTask, part_of
+from hydrl.contrib.language.text import TextCodec, character_codec, folder_codec
+from hydrl.envs.build import EnvFamily, MakeEnv
+from hydrl.errors import RunError, UserError, printable
+from hydrl.limits import Fraction, PositiveInt
+from hydrl.specs import INFO
+
+DRAWS = 10_000  # after so many prompts of other parts, a task has none of the wanted part
+ENDS = ("done", "terminated", "truncated")
+FOLLOWED = ("success", "tokens", "truncated")  # of each answer, beside the task's own rewards
+
+
+class PromptFamily(EnvFamily):
+    """Environments of prompts, which language models answer."""
+
+    copies_arrays = True
+
+    def for_evaluation(self, make: MakeEnv) -> MakeEnv:
+        """The maker of held-out prompts, each asked once."""
+        return partial(make, group_size=1, part="evaluation")
+
+    def action_kind(self, env: EnvBase) -> str:
+        """``text``."""
+        return "text"
+
+
+def make_prompts(
+    task: TextTask,
+    *,
+    prompt_tokens: PositiveInt,
+    answer_tokens: PositiveInt,
+    num_envs: int = 1,
+    group_size: int | None = None,
+    tokenizer: str | None = None,
+    held_out: Fraction = 0.1,
+    part: Part = "training",
+    device: str = "cpu",
+) -> "PromptEnv":
+    """Makes an environment of a task's prompts.
+
+    Args:
+        task: draws prompts and rewards answers.
+        prompt_tokens: tokens of the longest prompt.
+        answer_tokens: tokens after which an answer is cut.
+        num_envs: prompts at a time; 1 gives batch size ``[]``, more ``[num_envs]``.
+        group_size: consecutive answers to the same prompt; ``None`` is 1.
+        tokenizer: a local Hugging Face folder; ``None``: a token for each character of the task.
+        held_out: share of prompts that are never trained on; with 0 evaluations draw from all prompts.
+        part: which of the prompts to draw, see :func:`hydrl.contrib.language.tasks.part_of`.
+        device: where prompts and answers live.
+
+    Raises:
+        UserError: for a task too small to hold a prompt out, a prompt that is too long, or a missing package.
+    """
+    codec = character_codec(task.characters) if tokenizer is None else folder_codec(tokenizer)
+    source = PromptSource(task, codec, prompt_tokens, held_out)
+    source.check()
+    batch_size = [] if num_envs == 1 else [num_envs]
+    return PromptEnv(source, answer_tokens, batch_size, group_size or 1, part, device)
+
+
+make_prompts.env_family = PromptFamily()  # type: ignore[attr-defined]
+
+
+class PromptSource:
+    """A task's prompts as tokens, and the rewards of answers.
+
+    Args:
+        task: draws prompts and rewards answers.
+        codec: makes tokens of them.
+        prompt_tokens: tokens of the longest prompt.
+        held_out: share of prompts that are never trained on.
+    """
+
+    def __init__(self, task: TextTask, codec: TextCodec, prompt_tokens: int, held_out: float) -> None:
+        self.task, self.codec, self.prompt_tokens, self.held_out = task, codec, prompt_tokens, held_out
+
+    def check(self) -> None:
+        """Checks that there are prompts of each part and that they can be encoded."""
+        rng = random.Random(0)
+        parts: list[Part] = ["training", "evaluation", "final"]
+        self.encode([self.draw(rng, part)[0] for part in parts])
+
+    def draw(self, rng: random.Random, part: Part) -> tuple[str, str]:
+        """Draws a prompt of one part, and its solution.
+
+        Raises:
+            UserError: if the task has too few prompts.
+        """
+        for _ in range(DRAWS):
+            prompt, solution = self.task.draw(rng)
+            if not self.held_out or part_of(self.task, prompt, self.held_out) == part:
+                return prompt, solution
+        raise UserError(
+            f"env.held_out={self.held_out}: {type(self.task).__name__} drew {DRAWS:,} prompts and none for "
+            f"{part}; it is too small. Use env.held_out=0, which evaluates on training prompts, or a larger task."
+        )
+
+    def encode(self, prompts: Sequence[str]) -> torch.Tensor:
+        """Prompts as tokens, ``[prompts, prompt_tokens]``."""
+        return self.codec.encode_prompts(prompts, self.prompt_tokens)
+
+    def decode(self, answers: torch.Tensor) -> list[str]:
+        """The texts of answers."""
+        return self.codec.decode(answers)
+
+    def reward(self, prompt: str, answer: str, solution: str) -> dict[str, float]:
+        """The task's rewards by name, and their sum as ``reward``.
+
+        Raises:
+            RunError: with prompt and answer, if the task raises or returns no number.
+        """
+        asked = printable(f"of the answer {answer[:200]!r} to {prompt[:200]!r}")
+        try:
+            reward = self.task.reward(prompt, answer, solution)
+            parts = dict(reward) if isinstance(reward, Mapping) else {}
+            total = float(sum(parts.values()) if isinstance(reward, Mapping) else reward)
+        except Exception as error:
+            reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+            raise RunError(f"{type(self.task).__name__}.reward failed, {reason}, {asked}.") from error
+        if total != total or {*parts} != {*self.task.reward_names}:
+            names = ", ".join(self.task.reward_names) or "one number"
+            raise RunError(f"{type(self.task).__name__}.reward gave {reward!r} {asked}; expected {names}.")
+        return parts | {"reward": total}
+
+
+class PromptEnv(EnvBase):
+    """Environment whose observations are prompts, ``[prompt_tokens]``, padded on the left.
+
+    An action is an answer, ``[answer_tokens]``, with an end token and padding on the right. ``group`` numbers
+    the answers to one prompt alike.
+
+    Args:
+        source: gives prompts and rewards.
+        answer_tokens: tokens after which an answer is cut.
+        batch_size: ``[]``, or ``[num_envs]``.
+        group_size: consecutive answers to the same prompt.
+        part: of the prompts.
+        device: where prompts and answers live.
+    """
+
+    def __init__(
+        self,
+        source: PromptSource,
+        answer_tokens: int,
+        batch_size: Sequence[int],
+        group_size: int,
+        part: Part,
+        device: str,
+    ) -> None:
+        super().__init__(batch_size=torch.Size(batch_size), device=device)
+        # Bound methods count as constant where checkpoints read an environment's state.
+        self.draw, self.encode, self.decode, self.reward_of = source.draw, source.encode, source.decode, source.reward
+        self.names = [*FOLLOWED, *source.task.reward_names]
+        self.right, self.pad, self.end = source.task.right, source.codec.pad, source.codec.end
+        self.group_size, self.part = group_size, part
+        self.rng = random.Random()
+        self.prompts: list[tuple[str, str]] = []  # with their solutions
+        tokens, info = partial(Categorical, source.codec.size), Unbounded((*batch_size, 1))
+        self.observation_spec = Composite(
+            {
+                "prompt": tokens((*batch_size, source.prompt_tokens)),
+                "group": Unbounded((*batch_size, 1), dtype=torch.int64),
+                INFO: Composite({name: info.clone() for name in self.names}, shape=batch_size),
+            },
+            shape=batch_size,
+        )
+        self.action_spec = tokens((*batch_size, answer_tokens))
+        self.reward_spec = info.clone()
+        ended = Binary(1, (*batch_size, 1), dtype=torch.bool)
+        self.full_done_spec = Composite({name: ended.clone() for name in ENDS}, shape=batch_size)
+
+    @property
+    def codec(self) -> TextCodec:
+        """Makes tokens of texts."""
+        return self.source.codec
+
+    @property
+    def source(self) -> PromptSource:
+        """Gives prompts and rewards."""
+        return self.draw.__self__  # type: ignore[attr-defined]
+
+    def _set_seed(self, seed: int | None) -> None:
+        self.rng.seed(f"{seed} {self.part}")
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
+        count = -(-self.numel() // self.group_size)
+        drawn = [self.draw(self.rng, self.part) for _ in range(count)]
+        numbers = torch.tensor([self.rng.getrandbits(62) for _ in range(count)])  # also unlike other workers'
+        self.prompts = [prompt for prompt in drawn for _ in range(self.group_size)][: self.numel()]
+        group = numbers.repeat_interleave(self.group_size)[: self.numel()]
+        unknown = torch.full((self.numel(), len(self.names)), torch.nan)
+        return self.observe(self.encode([prompt for prompt, _ in self.prompts]), group, unknown)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        answers = tensordict["action"].reshape(self.numel(), -1)
+        rewards, rows = [], []
+        for (prompt, solution), text, tokens in zip(self.prompts, self.decode(answers), answers.tolist(), strict=True):
+            values = self.reward_of(prompt, text, solution)
+            has_end = self.end in tokens
+            length = tokens.index(self.end) + 1 if has_end else len(tokens) - tokens.count(self.pad)
+            rewards.append(values["reward"])
+            row = {"success": values["reward"] >= self.right, "tokens": length, "truncated": not has_end, **values}
+            rows.append([float(row[name]) for name in self.names])
+        next_step = self.observe(tensordict["prompt"].clone(), tensordict["group"].clone(), torch.tensor(rows))
+        ended = torch.ones(*self.batch_size, 1, dtype=torch.bool, device=self.device)
+        next_step["reward"] = torch.tensor(rewards).reshape(*self.batch_size, 1).to(self.device)
+        return next_step.update({"done": ended, "terminated": ended.clone(), "truncated": ~ended})
+
+    def observe(self, prompt: torch.Tensor, group: torch.Tensor, info: torch.Tensor) -> TensorDictBase:
+        """An observation of prompts ``[prompt_tokens]``, group numbers ``[1]`` and the values followed."""
+        columns = info.reshape(*self.batch_size, len(self.names), 1).unbind(-2)
+        followed = TensorDict(dict(zip(self.names, columns, strict=True)), self.batch_size)
+        observed = {
+            "prompt": prompt.reshape(*self.batch_size, -1),
+            "group": group.reshape(*self.batch_size, 1),
+            INFO: followed,
+        }
+        return TensorDict(observed, self.batch_size).to(self.device)
