@@ -62,10 +62,14 @@ def read_pairs(path: Path) -> Iterator[tuple[str, str]]:
         UserError: naming the line that cannot be read.
     """
     if not path.is_file():
-        raise UserError(f"data.path={path}: no such file. Write a file of lines with prompt and answer, or null.")
+        raise UserError(
+            f"data.path={path}: no such file. Write a file of lines with prompt and answer, or null."
+        )
     lines = path.read_text(encoding="utf-8").splitlines()
     if not lines:
-        raise UserError(f"data.path={path}: is empty. Write a JSON object with prompt and answer in each line.")
+        raise UserError(
+            f"data.path={path}: is empty. Write a JSON object with prompt and answer in each line."
+        )
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)

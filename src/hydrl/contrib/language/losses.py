@@ -1,9 +1,8 @@
-"""Losses of language models: TorchRL's GRPO with averages over answers' tokens, and supervised fine-tuning."""
+"""Losses of language models: TorchRL's GRPO, averaged over answers' tokens, and supervised fine-tuning."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
-import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.objectives import LossModule, llm
@@ -24,8 +23,8 @@ class GRPOLoss(llm.GRPOLoss):
 
     Args:
         actor_network: the policy.
-        per: what the objective is averaged over. ``token``: all tokens (DAPO, Yu et al. 2025); ``answer``: the
-            mean of each answer, as in the paper, which favours short right and long wrong answers;
+        per: what the objective is averaged over. ``token``: all tokens (DAPO, Yu et al. 2025); ``answer``:
+            the mean of each answer, as in the paper, which favours short right and long wrong answers;
             ``length``: divides by the longest allowed answer (Dr. GRPO, Liu et al. 2025); ``sequence``: one
             ratio for each answer, the geometric mean of its tokens' (GSPO, Zheng et al. 2025), whose clip
             range is narrower, 3e-4 and 4e-4.
@@ -56,11 +55,17 @@ class GRPOLoss(llm.GRPOLoss):
             kl_to_ref_coeff=kl_to_ref_coeff,
         )
         self.per, self.kl = per, kl
-        self.set_keys(
-            action="action", sample_log_prob="action_log_prob", ref_log_probs="reference_log_prob"
-        )
+        self.set_keys(action="action", sample_log_prob="action_log_prob", ref_log_probs="reference_log_prob")
         terms = ["loss_kl_to_ref", "kl_to_ref"] if kl_to_ref_coeff else []
-        self.out_keys = ["loss_objective", "clip_fraction", "ESS", "kl_approx", "entropy", "loss_entropy", *terms]
+        self.out_keys = [
+            "loss_objective",
+            "clip_fraction",
+            "ESS",
+            "kl_approx",
+            "entropy",
+            "loss_entropy",
+            *terms,
+        ]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Losses of a minibatch ``[answers]``; writes the largest log-ratio of each answer's tokens there."""
@@ -99,6 +104,7 @@ class SFTLoss(LossModule):
     """
 
     out_keys: ClassVar = ["loss_sft"]
+    actor_network: Any
 
     def __init__(self, actor_network: nn.Module) -> None:
         super().__init__()

@@ -119,7 +119,7 @@ def group_advantages(reward: Tensor, group: Tensor, size: int, scale: str) -> tu
         scale: ``deviation``, unbiased, or ``none``.
 
     Returns:
-        Advantages ``[answers]``, exactly 0 if all of a group are equal, and whether they differ, ``[answers]``.
+        Advantages ``[answers]``, exactly 0 if all of a group are equal; and whether they differ.
 
     Raises:
         UserError: for a group with fewer or more answers.

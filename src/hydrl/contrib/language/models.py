@@ -11,7 +11,12 @@ from hydrl.limits import PositiveInt
 
 
 def tiny(
-    codec: TextCodec, positions: int, *, hidden: PositiveInt = 64, layers: PositiveInt = 2, heads: PositiveInt = 4
+    codec: TextCodec,
+    positions: int,
+    *,
+    hidden: PositiveInt = 64,
+    layers: PositiveInt = 2,
+    heads: PositiveInt = 4,
 ) -> nn.Module:
     """A Llama with random weights.
 
@@ -29,7 +34,9 @@ def tiny(
 
     if hidden % (2 * heads):
         size = -(-hidden // (2 * heads)) * 2 * heads
-        raise UserError(f"model.hidden={hidden}: is no even multiple of model.heads={heads}. Use model.hidden={size}.")
+        raise UserError(
+            f"model.hidden={hidden}: is no even multiple of model.heads={heads}. Use model.hidden={size}."
+        )
     config = LlamaConfig(
         vocab_size=codec.size,
         hidden_size=hidden,

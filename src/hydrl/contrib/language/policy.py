@@ -15,7 +15,9 @@ from hydrl.contrib.language.text import TextCodec
 from hydrl.limits import PositiveFloat
 
 
-def language(env: EnvBase, *, model: Callable[..., Any], temperature: PositiveFloat = 1.0) -> "LanguagePolicy":
+def language(
+    env: EnvBase, *, model: Callable[..., Any], temperature: PositiveFloat = 1.0
+) -> "LanguagePolicy":
     """Policy of a language model for an environment of prompts.
 
     Args:
@@ -25,7 +27,7 @@ def language(env: EnvBase, *, model: Callable[..., Any], temperature: PositiveFl
     """
     codec, answer_tokens = env.base_env.codec, env.base_env.action_spec.shape[-1]
     positions = env.base_env.observation_spec["prompt"].shape[-1] + answer_tokens
-    return LanguagePolicy(model(codec, positions), codec, answer_tokens, temperature).to(env.device).eval()
+    return LanguagePolicy(model(codec, positions), codec, answer_tokens, temperature).to(env.device)
 
 
 class LanguagePolicy(TensorDictModuleBase):
@@ -38,6 +40,8 @@ class LanguagePolicy(TensorDictModuleBase):
         temperature: of sampled answers.
     """
 
+    model: Any
+
     def __init__(self, model: nn.Module, codec: TextCodec, answer_tokens: int, temperature: float) -> None:
         from transformers import GenerationConfig
 
@@ -47,6 +51,7 @@ class LanguagePolicy(TensorDictModuleBase):
         self.pad, self.end = codec.pad, codec.end
         # A folder's own configuration may penalise repetition, of which log-probabilities know nothing.
         self.model.generation_config = GenerationConfig(pad_token_id=codec.pad, eos_token_id=codec.end)
+        self.eval()
 
     def train(self, mode: bool = True) -> "LanguagePolicy":
         """Stays in ``eval()`` mode: dropout would make another policy than the one that acted."""

@@ -105,7 +105,7 @@ class PromptSource:
                 return prompt, solution
         raise UserError(
             f"env.held_out={self.held_out}: {type(self.task).__name__} drew {DRAWS:,} prompts and none for "
-            f"{part}; it is too small. Use env.held_out=0, which evaluates on training prompts, or a larger task."
+            f"{part}; it is too small. Use env.held_out=0, which evaluates on training prompts."
         )
 
     def encode(self, prompts: Sequence[str]) -> torch.Tensor:
@@ -162,7 +162,12 @@ class PromptEnv(EnvBase):
     ) -> None:
         super().__init__(batch_size=torch.Size(batch_size), device=device)
         # Bound methods count as constant where checkpoints read an environment's state.
-        self.draw, self.encode, self.decode, self.reward_of = source.draw, source.encode, source.decode, source.reward
+        self.draw, self.encode, self.decode, self.reward_of = (
+            source.draw,
+            source.encode,
+            source.decode,
+            source.reward,
+        )
         self.names = [*FOLLOWED, *source.task.reward_names]
         self.right, self.pad, self.end = source.task.right, source.codec.pad, source.codec.end
         self.group_size, self.part = group_size, part
@@ -206,18 +211,22 @@ class PromptEnv(EnvBase):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         answers = tensordict["action"].reshape(self.numel(), -1)
-        rewards, rows = [], []
-        for (prompt, solution), text, tokens in zip(self.prompts, self.decode(answers), answers.tolist(), strict=True):
-            values = self.reward_of(prompt, text, solution)
-            has_end = self.end in tokens
-            length = tokens.index(self.end) + 1 if has_end else len(tokens) - tokens.count(self.pad)
-            rewards.append(values["reward"])
-            row = {"success": values["reward"] >= self.right, "tokens": length, "truncated": not has_end, **values}
-            rows.append([float(row[name]) for name in self.names])
-        next_step = self.observe(tensordict["prompt"].clone(), tensordict["group"].clone(), torch.tensor(rows))
+        texts = zip(self.prompts, self.decode(answers), answers.tolist(), strict=True)
+        rows = [self.judge(*prompt, text, tokens) for prompt, text, tokens in texts]
+        info = torch.tensor([[float(row[name]) for name in self.names] for row in rows])
+        next_step = self.observe(tensordict["prompt"].clone(), tensordict["group"].clone(), info)
+        reward = torch.tensor([row["reward"] for row in rows]).reshape(*self.batch_size, 1)
         ended = torch.ones(*self.batch_size, 1, dtype=torch.bool, device=self.device)
-        next_step["reward"] = torch.tensor(rewards).reshape(*self.batch_size, 1).to(self.device)
-        return next_step.update({"done": ended, "terminated": ended.clone(), "truncated": ~ended})
+        ends = {"done": ended, "terminated": ended.clone(), "truncated": ~ended}
+        return next_step.update({"reward": reward.to(self.device), **ends})
+
+    def judge(self, prompt: str, solution: str, text: str, tokens: list[int]) -> dict[str, float]:
+        """The rewards of an answer, and the other values followed."""
+        values = self.reward_of(prompt, text, solution)
+        has_end = self.end in tokens
+        length = tokens.index(self.end) + 1 if has_end else len(tokens) - tokens.count(self.pad)
+        success = values["reward"] >= self.right
+        return {"success": success, "tokens": length, "truncated": not has_end, **values}
 
     def observe(self, prompt: torch.Tensor, group: torch.Tensor, info: torch.Tensor) -> TensorDictBase:
         """An observation of prompts ``[prompt_tokens]``, group numbers ``[1]`` and the values followed."""

@@ -50,7 +50,9 @@ class TextCodec:
             UserError: for an answer that is too long or has unknown characters.
         """
         rows = self.tokenizer(list(answers), add_special_tokens=False)["input_ids"]
-        return self.pad_rows([[*row, self.end] for row in rows], answers, length, "right", "env.answer_tokens")
+        return self.pad_rows(
+            [[*row, self.end] for row in rows], answers, length, "right", "env.answer_tokens"
+        )
 
     def pad_rows(
         self,
@@ -65,7 +67,9 @@ class TextCodec:
         for place, row, text in zip(tokens, rows, texts, strict=True):
             shown = printable(repr(text[:60]))
             if len(row) > length:
-                raise UserError(f"{key}={length}: {shown} has {len(row)} tokens. Use {key}={len(row)} or more.")
+                raise UserError(
+                    f"{key}={length}: {shown} has {len(row)} tokens. Use {key}={len(row)} or more."
+                )
             if self.tokenizer.unk_token_id in row:
                 raise UserError(
                     f"env.task: {shown} has a character that the tokenizer does not know. Add it to "
@@ -121,7 +125,9 @@ def check_folder(path: str) -> None:
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise UserError(f"model.path={path}: no such folder. Write that of a local model; nothing is downloaded.")
+        raise UserError(
+            f"model.path={path}: no such folder. Write that of a local model; nothing is downloaded."
+        )
     if not (folder / "config.json").is_file():
         raise UserError(f"model.path={path}: no config.json in it. Write the folder of a Hugging Face model.")
     if not [*folder.glob("*.safetensors")]:

@@ -266,7 +266,7 @@ class RunLogger:
             names.EVAL_EPISODES: last.returns.numel() if last else 0,
             names.CUT_EPISODES: last.cut_episodes if last else 0,
             names.EVAL_FRAMES: progress.evaluated_at,
-            **{f"eval/{name}": None for name in followed},
+            **{f"eval/{name}": None for name in (last.info if last else followed)},
             **(last.info_means() if last else {}),
             names.BEST_RETURN: progress.best,
             "solved_at_frames": progress.solved_at_frames,
