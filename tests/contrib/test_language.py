@@ -11,6 +11,7 @@ from tensordict import TensorDict, lazy_stack
 from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration_type
 from torchrl.objectives import llm
 
+import hydrl
 from hydrl import envs
 from hydrl.contrib.language.losses import GRPOLoss, SFTLoss
 from hydrl.contrib.language.minibatches import Experts, Groups, group_advantages
@@ -501,3 +502,75 @@ def test_experts_keep_what_is_right_however_the_others_are(codec):
         steps = [*Experts(buffer, None, group_size=4, updates=2, size=1)(rows)]
         assert len(buffer) == count
         assert len(steps) == 2 * (count > 0)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A short run, and the folder that its policy was exported to."""
+    from train import train
+
+    run, target = tmp_path_factory.mktemp("exported") / "run", tmp_path_factory.mktemp("exported") / "model"
+    train(settings("algo=sft", *SMALL, run_dir=run))
+    hydrl.load(run).export(target)
+    return run, target
+
+
+def test_a_policy_answers_text_with_text_and_becomes_a_folder_that_transformers_loads(exported):
+    run, target = exported
+    policy = hydrl.load(run)
+    answer = policy.predict("s3142=")
+    assert isinstance(answer, str)
+    assert policy.predict(["s3142=", "s0000="])[0] == answer
+    assert len({*policy.predict(["s3142="] * 16, deterministic=False)}) > 8
+    with pytest.raises(UserError, match="has 7 tokens"):
+        policy.predict("s31425=")
+    with pytest.raises(UserError, match=r"^export=.*: a language model is exported to a new folder"):
+        policy.export(target)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(target)
+    model = transformers.AutoModelForCausalLM.from_pretrained(target)
+    tokens = tokenizer(["s3142="], return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        assert torch.equal(model(tokens).logits, policy.actor.model(tokens).logits)
+
+
+def test_a_folder_s_model_starts_as_it_is_and_its_adapters_alone_are_trained(exported, run):
+    """Their checkpoints have no other weights, and the reference is the model without them."""
+    pytest.importorskip("peft")
+    _, target = exported
+    words = ["algo=grpo", *SMALL, "model=folder", f"model.path={target}", "model.lora.r=2", "optim.lr=1e-2"]
+    words += ["env=digits", f"env.task._target_={__name__}.Lengths", "checkpoint_every_frames=32"]
+    folder_run = run(
+        *words, "~env.task.action", "~env.task.length", "eval.reward_threshold=null", "env.prompt_tokens=3"
+    )
+    weights = saved(folder_run, "actor")
+    adapters = [name for name in weights if "lora_" in name]
+    assert {*weights} == {*adapters, "folder_digest"}
+    assert any(weights[name].abs().max() > 0 for name in adapters if "lora_B" in name)
+    rows = logged(folder_run)
+    assert float(rows[0]["train/kl_to_reference"]) == pytest.approx(0, abs=1e-6)
+    assert float(rows[-1]["train/kl_to_reference"]) > 0
+    policy = hydrl.load(folder_run, trust=True)
+    merged = folder_run.parent / "merged"
+    policy.export(merged)
+    tokens = policy.example_env.base_env.encode(["123"])
+    with torch.no_grad():
+        own = policy.actor.model(tokens).logits
+        assert (
+            transformers.AutoModelForCausalLM.from_pretrained(merged)(tokens).logits - own
+        ).abs().max() < 1e-5
+        with policy.actor.model.disable_adapter():
+            assert (policy.actor.model(tokens).logits - own).abs().max() > 1e-4
+    with (target / "tokenizer_config.json").open("a") as file:
+        file.write("\n")
+    with pytest.raises(UserError, match=r"^model.path: weights or tokenizer of the folder have changed"):
+        hydrl.load(folder_run, trust=True)
+
+
+class Lengths(TextTask):
+    """Rewards answers by their length."""
+
+    def draw(self, rng):
+        return str(rng.randrange(100, 1_000)), ""
+
+    def reward(self, prompt, answer, solution):
+        return float(len(answer))

@@ -93,9 +93,12 @@ class Groups(Minibatches):
     @torch.no_grad()
     def reference_log_prob(self, rows: TensorDictBase) -> Tensor:
         """Log-probabilities of answers by the reference policy, ``[answers, answer_tokens]``."""
+        parts = rows.split(self.size)
+        if self.policy.has_adapter:
+            with self.policy.model.disable_adapter():
+                return torch.cat([self.policy.log_prob(part) for part in parts])
         if self.reference is None:  # the first batch, once `init_from` has loaded weights
             self.reference = copy.deepcopy(self.policy).requires_grad_(False)
-        parts = rows.split(self.size)
         return torch.cat([self.reference.log_prob(part) for part in parts])
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """A language model as a policy: it answers prompts and gives losses the probabilities of answers."""
 
+import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from torchrl.modules.distributions import LLMMaskedCategorical
 
 from hydrl.contrib.language.text import TextCodec
+from hydrl.errors import UserError
 from hydrl.limits import PositiveFloat
 
 
@@ -52,6 +55,11 @@ class LanguagePolicy(TensorDictModuleBase):
         # A folder's own configuration may penalise repetition, of which log-probabilities know nothing.
         self.model.generation_config = GenerationConfig(pad_token_id=codec.pad, eos_token_id=codec.end)
         self.eval()
+        # Of adapters a checkpoint has no more than these; the folder has the weights they adapt.
+        self.frozen = [name for name, parameter in self.named_parameters() if not parameter.requires_grad]
+        self.register_state_dict_post_hook(drop_frozen)
+        self.register_load_state_dict_pre_hook(keep_frozen)
+        self.register_buffer("folder_digest", getattr(model, "folder_digest", None))
 
     def train(self, mode: bool = True) -> "LanguagePolicy":
         """Stays in ``eval()`` mode: dropout would make another policy than the one that acted."""
@@ -102,6 +110,16 @@ class LanguagePolicy(TensorDictModuleBase):
         pad = torch.tensor([self.pad], device=logits.device)
         return logits.index_fill(-1, pad, torch.finfo(logits.dtype).min)
 
+    @property
+    def has_adapter(self) -> bool:
+        """Whether adapters are trained in place of the model's weights."""
+        return bool(self.frozen)
+
+    def save_folder(self, path: Path) -> None:
+        """Saves the model to a Hugging Face folder, adapters merged."""
+        model = copy.deepcopy(self.model).cpu()
+        (model.merge_and_unload() if self.has_adapter else model).save_pretrained(path)
+
     def get_dist(self, tensordict: TensorDictBase, **_: Any) -> LLMMaskedCategorical:
         """The distribution of an answer's tokens, which TorchRL's ``GRPOLoss`` reads."""
         answer = tensordict["action"]
@@ -112,3 +130,24 @@ class LanguagePolicy(TensorDictModuleBase):
         answer = tensordict["action"]
         log_probs = self.logits(tensordict["prompt"], answer).log_softmax(-1)
         return log_probs.gather(-1, answer[..., None])[..., 0].masked_fill(answer == self.pad, 0.0)
+
+
+def drop_frozen(policy: LanguagePolicy, state: dict[str, Any], prefix: str, _: Any) -> None:
+    """Leaves the weights that adapters adapt out of a state."""
+    for name in policy.frozen:
+        state.pop(f"{prefix}{name}", None)
+
+
+def keep_frozen(policy: LanguagePolicy, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Adds them to a state that is loaded, after a check that they are the same.
+
+    Raises:
+        UserError: if the folder has changed since the state was saved.
+    """
+    saved, own_digest = state.get(f"{prefix}folder_digest"), policy.folder_digest
+    if saved is not None and own_digest is not None and not torch.equal(saved.cpu(), own_digest.cpu()):
+        raise UserError(
+            "model.path: weights or tokenizer of the folder have changed since the run began. Restore it."
+        )
+    own = dict(policy.named_parameters())
+    state.update({f"{prefix}{name}": own[name].detach() for name in policy.frozen})

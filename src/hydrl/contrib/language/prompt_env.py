@@ -3,12 +3,14 @@
 import random
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 from torchrl.data import Binary, Categorical, Composite, Unbounded
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, TransformedEnv
 
 from hydrl.contrib.language.tasks import Part, TextTask, part_of
 from hydrl.contrib.language.text import TextCodec, character_codec, folder_codec
@@ -34,6 +36,55 @@ class PromptFamily(EnvFamily):
     def action_kind(self, env: EnvBase) -> str:
         """``text``."""
         return "text"
+
+    def policy_io(self, make: MakeEnv, env: TransformedEnv) -> "TextIO":
+        """Conversion of texts."""
+        return TextIO(env.base_env.source)
+
+    def export(self, env: TransformedEnv, actor: TensorDictModuleBase, path: Path) -> str:
+        """Writes the model and its tokenizer to a new Hugging Face folder.
+
+        Raises:
+            UserError: for a path that exists, or looks like a file.
+        """
+        if path.exists() or path.suffix in (".onnx", ".pt2"):
+            raise UserError(f"export={path}: a language model is exported to a new folder. Write export=DIR.")
+        actor.save_folder(path)
+        env.base_env.codec.tokenizer.save_pretrained(path)
+        return "a Hugging Face folder, for transformers and model=folder"
+
+
+class TextIO:
+    """Conversion of texts to prompts, and of answers to texts.
+
+    Args:
+        source: makes tokens of texts.
+    """
+
+    def __init__(self, source: "PromptSource") -> None:
+        self.source, self.is_single = source, False
+
+    def read(self, text: str | Sequence[str], mask: Any = None) -> TensorDictBase:
+        """A tensordict of a prompt ``[]``, or of prompts ``[n]``.
+
+        Raises:
+            UserError: for what is no text, a prompt that is too long, or unknown characters.
+        """
+        self.is_single = isinstance(text, str)
+        texts = [text] if isinstance(text, str) else list(text)
+        if mask is not None or not all(isinstance(prompt, str) for prompt in texts):
+            raise UserError("predict: a language model takes a text or a list of texts, and no mask.")
+        prompt = self.source.encode(texts)
+        rows = TensorDict(
+            {"prompt": prompt, "group": torch.zeros(len(texts), 1, dtype=torch.int64)}, [len(texts)]
+        )
+        return rows[0] if self.is_single else rows
+
+    def write(self, tensordict: TensorDictBase) -> str | list[str]:
+        """The text of an answer, or of several."""
+        action = tensordict["action"].cpu()
+        texts = self.source.decode(action.reshape(-1, action.shape[-1]))
+        return texts[0] if self.is_single else texts
 
 
 def make_prompts(
