@@ -16,7 +16,7 @@ from hydrl import envs
 from hydrl.contrib.language.losses import GRPOLoss, SFTLoss
 from hydrl.contrib.language.minibatches import Experts, Groups, group_advantages
 from hydrl.contrib.language.prompt_env import make_prompts
-from hydrl.contrib.language.tasks import Digits, Sum, TextTask, part_of
+from hydrl.contrib.language.tasks import Countdown, Digits, Sum, TextTask, evaluate, part_of
 from hydrl.errors import RunError, UserError
 from tests.conftest import logged, saved, settings
 
@@ -574,3 +574,89 @@ class Lengths(TextTask):
 
     def reward(self, prompt, answer, solution):
         return float(len(answer))
+
+
+class Endless(TextTask):
+    """A verifier that evaluates answers as code."""
+
+    characters = "9*1="
+
+    def draw(self, rng):
+        return rng.choice(["1=", "9="]), "1"
+
+    def reward(self, prompt, answer, solution):
+        return float(eval(answer) == 1)
+
+
+def test_a_verifier_that_never_ends_is_killed_and_started_again():
+    """A signal alone would not stop it: the power is computed in C."""
+    make = partial(make_prompts, Endless(), prompt_tokens=2, answer_tokens=9, num_envs=3, held_out=0)
+    env = make(verifier_timeout=1.0)
+    now = env.reset()
+    now["action"] = env.codec.encode_answers(["1", "9**9**9", "1"], 9)
+    after = env.step(now)["next"]
+    assert after["reward"].flatten().tolist() == [1, 0, 1]
+    assert after["episode_info", "timeout"].flatten().tolist() == [0, 1, 0]
+    now["action"] = env.codec.encode_answers(["1", "9*", "1"], 9)
+    with pytest.raises(RunError, match=r"SyntaxError.* of the answer '9\*'"):
+        env.step(now)
+    process = env.source.worker.process
+    env.close()
+    assert process.poll() is not None
+
+
+@pytest.mark.parametrize(
+    ("answer", "reward"),
+    {
+        "3+5*2": 1, "(3+5)*2": 0, "2*5+3": 1, "3+10": 0, "13": 0, "3*5-2": 1, "9**9**9": 0, "3+5*2+": 0,
+        "": 0, "(3+5*2": 0, "3+5*2)": 0, "5*2+3+0": 0, "3//5*2": 0,
+    }.items(),
+)  # fmt: skip
+def test_countdown_takes_expressions_of_the_numbers_alone(answer, reward):
+    assert Countdown().reward("3,5,2=13", answer, "3+5*2") == reward
+
+
+def test_countdown_draws_what_can_be_solved():
+    task, rng = Countdown(4), random.Random(0)
+    for _ in range(200):
+        prompt, solution = task.draw(rng)
+        assert task.reward(prompt, solution, solution) == 1
+    assert Countdown(operators="+").reward("3,5=15", "3*5", "") == 0
+    assert evaluate("(2+3)*4-1*2") == 18
+    assert evaluate("(" * 150) is None
+
+
+def test_final_evaluations_have_prompts_of_their_own():
+    chosen = settings("algo=grpo", *SMALL)
+    make = partial(envs.make_env, chosen.build("env"), chosen.transform_builders)
+    env = make(num_envs=32, policy=(actor := chosen.build("actor")(make())))
+    asked = {}
+    for is_final in (False, True):
+        env.set_seed(0)
+        envs.find_family(chosen.build("env")).evaluate(env, actor, max_steps=5, is_final=is_final)
+        asked[is_final] = {part_of(Digits(), prompt, 0.1) for prompt, _ in env.base_env.prompts}
+    assert asked == {False: {"evaluation"}, True: {"final"}}
+
+
+def test_cispo_learns_from_clipped_tokens(judged):
+    """The gradient is the clipped ratio times that of the log-probability; TorchRL's is 0 where it clips."""
+    policy, rows = judged
+    weight = policy.model.lm_head.weight
+    loss = GRPOLoss(policy, objective="cispo", clip_low=0.1, clip_high=0.1)(rows.copy())["loss_objective"]
+    log_prob = policy.log_prob(rows)
+    mask = rows["action"] != policy.pad
+    ratio = (log_prob - rows["action_log_prob"]).detach().exp().clamp(0.9, 1.1)
+    expected = -(ratio * rows["advantage"][:, 0] * log_prob)[mask].mean()
+    gradients = [torch.autograd.grad(value, weight, retain_graph=True)[0] for value in (loss, expected)]
+    assert torch.allclose(*gradients, atol=1e-6)
+    theirs = llm.CISPOLoss(policy, clip_epsilon=(0.1, 0.1), entropy_bonus=False)
+    theirs.set_keys(action="action", sample_log_prob="action_log_prob")
+    gradient = torch.autograd.grad(theirs(rows.copy()).loss_objective.sum(), weight)[0]
+    assert not torch.allclose(gradient, gradients[1], atol=1e-4)
+
+
+def test_recomputed_log_probabilities_replace_those_of_the_policy_that_acted(run):
+    rows = logged(run("algo=grpo", *SMALL, "minibatches.log_prob=recomputed", "actor.temperature=0.5"))
+    for row in rows:
+        assert float(row["train/acting_log_ratio_max"]) < 1e-4
+        assert float(row["train/first_log_ratio_max"]) < 1e-4

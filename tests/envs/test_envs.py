@@ -57,6 +57,7 @@ NAMED = sorted(
         "jumanji",
         "prompts",
         "digits",
+        "countdown",
         "sum",
     }  # the last three: test_language.py
 )

@@ -241,9 +241,14 @@ class EnvFamily:
         """Raises if an environment violates its specs."""
         check_env_specs(env)
 
-    def evaluate(self, env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) -> Evaluation:
-        """Plays one episode in each environment, see :func:`hydrl.envs.evaluation.play_episodes`."""
-        return play_episodes(env, actor, max_steps=max_steps)
+    def evaluate(
+        self, env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int, is_final: bool = False
+    ) -> Evaluation:
+        """Plays one episode in each environment, see :func:`hydrl.envs.evaluation.play_episodes`.
+
+        ``is_final``: whether nothing is chosen by the result, as it is by evaluations during training.
+        """
+        return play_episodes(env, actor, max_steps=max_steps, is_final=is_final)
 
     def make_measure(
         self, env: TransformedEnv, actor: TensorDictModuleBase, *, nash: bool

@@ -81,8 +81,17 @@ def join_evaluations(evaluations: Sequence[Evaluation]) -> Evaluation:
 
 
 @torch.no_grad()
-def play_episodes(env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) -> Evaluation:
-    """Plays one deterministic episode in each environment, until the last has finished."""
+def play_episodes(
+    env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int, is_final: bool = False
+) -> Evaluation:
+    """Plays one deterministic episode in each environment, until the last has finished.
+
+    Args:
+        env: environments of an evaluation.
+        actor: the policy.
+        max_steps: steps after which an unfinished episode counts as it is.
+        is_final: ignored; see :meth:`hydrl.envs.EnvFamily.evaluate`.
+    """
     episodes = env.numel()
     returns, lengths = torch.zeros(episodes), torch.zeros(episodes, dtype=torch.int64)
     running = torch.ones(episodes, dtype=torch.bool)

@@ -28,6 +28,8 @@ class GRPOLoss(llm.GRPOLoss):
             ``length``: divides by the longest allowed answer (Dr. GRPO, Liu et al. 2025); ``sequence``: one
             ratio for each answer, the geometric mean of its tokens' (GSPO, Zheng et al. 2025), whose clip
             range is narrower, 3e-4 and 4e-4.
+        objective: ``clip`` is PPO's; ``cispo`` weights log-probabilities by the clipped ratio, so that
+            clipped tokens are learned, too (MiniMax 2025). TorchRL's ``CISPOLoss`` gives them no gradient.
         clip_low: the ratio is clipped at 1 minus this.
         clip_high: the ratio is clipped at 1 plus this.
         entropy_coeff: weight of the entropy bonus.
@@ -41,6 +43,7 @@ class GRPOLoss(llm.GRPOLoss):
         actor_network: nn.Module,
         *,
         per: Literal["token", "answer", "length", "sequence"] = "token",
+        objective: Literal["clip", "cispo"] = "clip",
         clip_low: ClipRange = 0.2,
         clip_high: ClipRange = 0.28,
         entropy_coeff: NonNegativeFloat = 0.0,
@@ -54,7 +57,7 @@ class GRPOLoss(llm.GRPOLoss):
             entropy_coeff=entropy_coeff,
             kl_to_ref_coeff=kl_to_ref_coeff,
         )
-        self.per, self.kl = per, kl
+        self.per, self.objective, self.kl = per, objective, kl
         self.set_keys(action="action", sample_log_prob="action_log_prob", ref_log_probs="reference_log_prob")
         terms = ["loss_kl_to_ref", "kl_to_ref"] if kl_to_ref_coeff else []
         self.out_keys = [
@@ -83,6 +86,13 @@ class GRPOLoss(llm.GRPOLoss):
             tokens = mask.sum(-1, keepdim=True).clamp_min(1)
             log_weight = (log_weight.sum(-2) / tokens)[..., None].expand_as(log_weight)
         return log_weight, dist, kl_approx, mask
+
+    def _compute_policy_objective(self, log_weight: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
+        objective, clip_fraction = super()._compute_policy_objective(log_weight, advantage)
+        if self.objective == "cispo":
+            weight = log_weight.detach().clamp(*self._clip_bounds).exp()
+            objective = -weight * advantage * log_weight
+        return objective, clip_fraction
 
     def _aggregate_loss_value(self, value: Tensor, mask: Tensor, tensordict: Any = None) -> Tensor:
         if self.per == "length":

@@ -12,12 +12,13 @@ from torchrl.data import ReplayBuffer
 from torchrl.objectives import LossModule
 
 from hydrl.contrib.language.losses import LOG_RATIO
-from hydrl.errors import UserError
+from hydrl.errors import UserError, warn_once
 from hydrl.experience.minibatches import Minibatches
 from hydrl.limits import NonNegativeFloat, PositiveInt
 from hydrl.specs import INFO
 
 LEARNED = ("prompt", "action", "action_log_prob")
+MOSTLY = 0.9  # share of groups without difference from which a line says so
 GroupSize = Annotated[int, Field(ge=2)]
 
 
@@ -39,6 +40,8 @@ class Groups(Minibatches):
         kl_in_reward: weight of the divergence from the reference policy that is subtracted from rewards.
         drop: leaves out groups whose rewards are all equal (DAPO); they have no advantage but dilute means.
         truncated: ``learn`` from answers cut at ``answer_tokens``, or ``mask`` them.
+        log_prob: what the ratio compares with: the log-probabilities of ``acting``, or those ``recomputed``
+            before the first update, where acting has another precision.
         reference: keeps the reference policy; ``False`` only if a weight needs it.
     """
 
@@ -54,18 +57,27 @@ class Groups(Minibatches):
         kl_in_reward: NonNegativeFloat = 0.0,
         drop: bool = False,
         truncated: Literal["learn", "mask"] = "learn",
+        log_prob: Literal["acting", "recomputed"] = "acting",
         reference: bool = True,
     ) -> None:
         self.buffer, self.loss, self.policy = buffer, loss, loss.actor_network
         self.group_size, self.epochs, self.size, self.scale = group_size, epochs, size, scale
         self.kl_in_reward, self.drop, self.truncated = kl_in_reward, drop, truncated
+        self.recomputes = log_prob == "recomputed"
         self.has_reference = bool(reference or kl_in_reward or loss.kl_to_ref_coeff)
         self.reference: Any = None
+        self.is_warned = False
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of ``[size]`` answers, the last one maybe smaller; the batch is ``[envs, 1]``."""
         rows, info = batch.select(*LEARNED).reshape(-1), batch["next", INFO]
         reward, group = batch["next", "reward"].reshape(-1), batch["group"].reshape(-1)
+        if self.recomputes:
+            with torch.no_grad():
+                log_prob = torch.cat([self.policy.log_prob(part) for part in rows.split(self.size)])
+            difference = (log_prob - rows["action_log_prob"]).abs().amax(-1)
+            info["acting_log_ratio_max"] = difference.reshape(*batch.shape, 1)
+            rows["action_log_prob"] = log_prob
         if self.has_reference:
             rows["reference_log_prob"] = self.reference_log_prob(rows)
             difference = rows["reference_log_prob"] - rows["action_log_prob"]
@@ -74,6 +86,7 @@ class Groups(Minibatches):
             divergence = (difference.expm1() - difference).sum() / tokens
             info["kl_to_reference"] = divergence.expand(*batch.shape, 1)
         advantage, has_difference = group_advantages(reward, group, self.group_size, self.scale)
+        self.warn_of_equal_groups((~has_difference).float().mean().item())
         info["equal_groups"] = (~has_difference).float().reshape(*batch.shape, 1)
         rows["advantage"] = advantage[:, None, None]
         learned = has_difference | (not self.drop)
@@ -83,6 +96,15 @@ class Groups(Minibatches):
             yield minibatch
             if number == 0:
                 info["first_log_ratio_max"] = minibatch[LOG_RATIO].max().expand(*batch.shape, 1)
+
+    def warn_of_equal_groups(self, share: float) -> None:
+        """Warns once if a batch has next to nothing to learn from."""
+        if share >= MOSTLY and not self.is_warned:
+            self.is_warned = True
+            warn_once(
+                f"in {share:.0%} of groups all answers have the same reward, which teaches nothing. "
+                "Start from a better model (algo=sft, init_from=RUN), or write an easier task."
+            )
 
     def split(self, rows: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of all epochs."""

@@ -14,9 +14,11 @@ from torchrl.envs import EnvBase, TransformedEnv
 
 from hydrl.contrib.language.tasks import Part, TextTask, part_of
 from hydrl.contrib.language.text import TextCodec, character_codec, folder_codec
+from hydrl.contrib.language.verifier import VerifierProcess
 from hydrl.envs.build import EnvFamily, MakeEnv
+from hydrl.envs.evaluation import Evaluation, play_episodes
 from hydrl.errors import RunError, UserError, printable
-from hydrl.limits import Fraction, PositiveInt
+from hydrl.limits import Fraction, PositiveFloat, PositiveInt
 from hydrl.specs import INFO
 
 DRAWS = 10_000  # after so many prompts of other parts, a task has none of the wanted part
@@ -36,6 +38,13 @@ class PromptFamily(EnvFamily):
     def action_kind(self, env: EnvBase) -> str:
         """``text``."""
         return "text"
+
+    def evaluate(
+        self, env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int, is_final: bool = False
+    ) -> Evaluation:
+        """Asks a held-out prompt in each environment; final evaluations have prompts of their own."""
+        env.base_env.part = "final" if is_final else "evaluation"
+        return play_episodes(env, actor, max_steps=max_steps)
 
     def policy_io(self, make: MakeEnv, env: TransformedEnv) -> "TextIO":
         """Conversion of texts."""
@@ -96,6 +105,7 @@ def make_prompts(
     group_size: int | None = None,
     tokenizer: str | None = None,
     held_out: Fraction = 0.1,
+    verifier_timeout: PositiveFloat | None = None,
     part: Part = "training",
     device: str = "cpu",
 ) -> "PromptEnv":
@@ -109,6 +119,8 @@ def make_prompts(
         group_size: consecutive answers to the same prompt; ``None`` is 1.
         tokenizer: a local Hugging Face folder; ``None``: a token for each character of the task.
         held_out: share of prompts that are never trained on; with 0 evaluations draw from all prompts.
+        verifier_timeout: seconds for the reward of one answer, which a worker process computes; a longer one
+            is killed, and its answer gets 0. ``None`` rewards in this process without a limit.
         part: which of the prompts to draw, see :func:`hydrl.contrib.language.tasks.part_of`.
         device: where prompts and answers live.
 
@@ -116,7 +128,7 @@ def make_prompts(
         UserError: for a task too small to hold a prompt out, a prompt that is too long, or a missing package.
     """
     codec = character_codec(task.characters) if tokenizer is None else folder_codec(tokenizer)
-    source = PromptSource(task, codec, prompt_tokens, held_out)
+    source = PromptSource(task, codec, prompt_tokens, held_out, verifier_timeout)
     source.check()
     batch_size = [] if num_envs == 1 else [num_envs]
     return PromptEnv(source, answer_tokens, batch_size, group_size or 1, part, device)
@@ -133,10 +145,19 @@ class PromptSource:
         codec: makes tokens of them.
         prompt_tokens: tokens of the longest prompt.
         held_out: share of prompts that are never trained on.
+        verifier_timeout: seconds for the reward of one answer; ``None``: no limit.
     """
 
-    def __init__(self, task: TextTask, codec: TextCodec, prompt_tokens: int, held_out: float) -> None:
+    def __init__(
+        self,
+        task: TextTask,
+        codec: TextCodec,
+        prompt_tokens: int,
+        held_out: float,
+        verifier_timeout: float | None = None,
+    ) -> None:
         self.task, self.codec, self.prompt_tokens, self.held_out = task, codec, prompt_tokens, held_out
+        self.worker = None if verifier_timeout is None else VerifierProcess(task, verifier_timeout)
 
     def check(self) -> None:
         """Checks that there are prompts of each part and that they can be encoded."""
@@ -175,16 +196,18 @@ class PromptSource:
         """
         asked = printable(f"of the answer {answer[:200]!r} to {prompt[:200]!r}")
         try:
-            reward = self.task.reward(prompt, answer, solution)
+            reward = (self.worker or self.task.reward)(prompt, answer, solution)
             parts = dict(reward) if isinstance(reward, Mapping) else {}
             total = float(sum(parts.values()) if isinstance(reward, Mapping) else reward)
+        except TimeoutError:
+            return dict.fromkeys([*self.task.reward_names, "reward"], 0.0) | {"timeout": 1.0}
         except Exception as error:
             reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
             raise RunError(f"{type(self.task).__name__}.reward failed, {reason}, {asked}.") from error
         if total != total or {*parts} != {*self.task.reward_names}:
             names = ", ".join(self.task.reward_names) or "one number"
             raise RunError(f"{type(self.task).__name__}.reward gave {reward!r} {asked}; expected {names}.")
-        return parts | {"reward": total}
+        return parts | {"reward": total, "timeout": 0.0}
 
 
 class PromptEnv(EnvBase):
@@ -219,7 +242,7 @@ class PromptEnv(EnvBase):
             source.decode,
             source.reward,
         )
-        self.names = [*FOLLOWED, *source.task.reward_names]
+        self.names = [*FOLLOWED, *["timeout"] * bool(source.worker), *source.task.reward_names]
         self.right, self.pad, self.end = source.task.right, source.codec.pad, source.codec.end
         self.group_size, self.part = group_size, part
         self.rng = random.Random()
@@ -247,6 +270,12 @@ class PromptEnv(EnvBase):
     def source(self) -> PromptSource:
         """Gives prompts and rewards."""
         return self.draw.__self__  # type: ignore[attr-defined]
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Ends the verifier's process."""
+        if self.source.worker is not None:
+            self.source.worker.close()
+        super().close(raise_if_closed=raise_if_closed)
 
     def _set_seed(self, seed: int | None) -> None:
         self.rng.seed(f"{seed} {self.part}")

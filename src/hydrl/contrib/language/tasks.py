@@ -1,11 +1,14 @@
 """Text tasks: a task draws prompts with their solutions and rewards answers. Your own is such a class."""
 
 import random
+import re
 import zlib
 from collections.abc import Mapping
 from typing import Literal
 
 from hydrl.limits import PositiveInt
+
+LONGEST = 200  # characters of an expression; longer ones are wrong
 
 
 class TextTask:
@@ -75,6 +78,88 @@ class Sum(TextTask):
     def identity(self, prompt: str) -> str:
         """The two numbers in order, since 17+05 asks the same as 05+17."""
         return "+".join(sorted(prompt.rstrip("=").split("+")))
+
+
+class Countdown(TextTask):
+    """Numbers to combine to a target: ``3,5,2=13`` is answered by ``3+5*2``; each number is used once.
+
+    Args:
+        count: of numbers.
+        largest: of them.
+        operators: the allowed ones, of ``+-*``.
+    """
+
+    characters = "0123456789,=+-*()"
+
+    def __init__(
+        self,
+        count: PositiveInt = 3,
+        largest: PositiveInt = 9,
+        operators: Literal["+-*", "+-", "+*", "+"] = "+-*",
+    ) -> None:
+        self.count, self.largest, self.operators = count, largest, operators
+
+    def draw(self, rng: random.Random) -> tuple[str, str]:
+        """Draws numbers and operators; the target is their result."""
+        numbers = [rng.randint(1, self.largest) for _ in range(self.count)]
+        signs = [rng.choice(self.operators) for _ in numbers[1:]]
+        text = str(numbers[0]) + "".join(
+            f"{sign}{number}" for sign, number in zip(signs, numbers[1:], strict=True)
+        )
+        shuffled = rng.sample(numbers, len(numbers))
+        return f"{','.join(map(str, shuffled))}={evaluate(text)}", text
+
+    def reward(self, prompt: str, answer: str, solution: str) -> float:
+        """1 for an expression of the prompt's numbers, each used once, that gives the target."""
+        numbers, _, target = prompt.partition("=")
+        if any(sign in answer for sign in {*"+-*"} - {*self.operators}):
+            return 0.0
+        is_used_once = sorted(re.findall(r"\d+", answer)) == sorted(numbers.split(","))
+        return float(is_used_once and evaluate(answer) == int(target))
+
+    def identity(self, prompt: str) -> str:
+        """The numbers in order, and the target."""
+        numbers, _, target = prompt.partition("=")
+        return f"{','.join(sorted(numbers.split(',')))}={target}"
+
+
+def evaluate(expression: str) -> int | None:
+    """The value of whole numbers, ``+``, ``-``, ``*`` and parentheses; ``None`` for anything else.
+
+    It parses the text and runs no code of it.
+    """
+    if len(expression) > LONGEST or not re.fullmatch(r"[\d+*()-]+", expression):
+        return None
+    tokens = re.findall(r"\d+|[+*()-]", expression)
+    try:
+        value = parse_sum(tokens)
+    except (IndexError, ValueError):
+        return None
+    return None if tokens else value
+
+
+def parse_sum(tokens: list[str]) -> int:
+    """The value of a sum of products; removes its tokens from the list."""
+    value = parse_product(tokens)
+    while tokens and tokens[0] in "+-":
+        sign = tokens.pop(0)
+        value += parse_product(tokens) if sign == "+" else -parse_product(tokens)
+    return value
+
+
+def parse_product(tokens: list[str]) -> int:
+    """The value of a product of numbers and sums in parentheses; removes its tokens from the list."""
+    value = 1
+    while True:
+        if (token := tokens.pop(0)) == "(":
+            value *= parse_sum(tokens)
+            if tokens.pop(0) != ")":
+                raise ValueError
+        else:
+            value *= int(token)
+        if not (tokens and tokens[0] == "*"):
+            return value
+        tokens.pop(0)
 
 
 Part = Literal["training", "evaluation", "final"]
