@@ -418,6 +418,11 @@ def test_runs_log_what_language_models_need_and_reach_no_network(algo, run, offl
             assert float(row["train/equal_groups"]) >= 0.5
         assert float(rows[0]["train/kl_to_reference"]) == pytest.approx(0, abs=1e-6)
     assert json.loads((folder / "summary.json").read_text())["updates"] > 0
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    assert [sample["frames"] for sample in samples] == [32] * 4 + [64] * 4
+    assert [sample["prompt"] for sample in samples[:4]] == [sample["prompt"] for sample in samples[4:]]
+    assert all(part_of(Digits(), sample["prompt"], 0.1) == "evaluation" for sample in samples)
+    assert {type(sample["answer"]) for sample in samples} == {str}
 
 
 PROBE = [

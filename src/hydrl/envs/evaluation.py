@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModuleBase
@@ -23,12 +24,14 @@ class Evaluation:
         lengths: ``[episodes]``, steps.
         cut_episodes: episodes that were stopped at ``eval.max_steps``, and count as they are.
         info: values followed in ``info``, by name, ``[episodes]``; NaN if unknown.
+        samples: rows for ``samples.jsonl``, of a language model's prompts and answers.
     """
 
     returns: Tensor
     lengths: Tensor
     cut_episodes: int = 0
     info: dict[str, Tensor] = field(default_factory=dict)
+    samples: Sequence[Mapping[str, Any]] = ()
 
     @property
     def mean(self) -> float:
@@ -77,6 +80,7 @@ def join_evaluations(evaluations: Sequence[Evaluation]) -> Evaluation:
         torch.cat([part.lengths for part in evaluations]),
         sum(part.cut_episodes for part in evaluations),
         info,
+        evaluations[0].samples,
     )
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.data import Binary, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.contrib.language.tasks import Part, TextTask, part_of
 from hydrl.contrib.language.text import TextCodec, character_codec, folder_codec
@@ -23,6 +25,7 @@ from hydrl.specs import INFO
 
 DRAWS = 10_000  # after so many prompts of other parts, a task has none of the wanted part
 ENDS = ("done", "terminated", "truncated")
+SAMPLES = 4  # prompts whose answers each evaluation shows
 FOLLOWED = ("success", "tokens", "truncated")  # of each answer, beside the task's own rewards
 
 
@@ -43,8 +46,10 @@ class PromptFamily(EnvFamily):
         self, env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int, is_final: bool = False
     ) -> Evaluation:
         """Asks a held-out prompt in each environment; final evaluations have prompts of their own."""
-        env.base_env.part = "final" if is_final else "evaluation"
-        return play_episodes(env, actor, max_steps=max_steps)
+        base = env.base_env
+        base.part = "final" if is_final else "evaluation"
+        evaluation = play_episodes(env, actor, max_steps=max_steps)
+        return replace(evaluation, samples=base.answer_samples(actor))
 
     def policy_io(self, make: MakeEnv, env: TransformedEnv) -> "TextIO":
         """Conversion of texts."""
@@ -307,6 +312,19 @@ class PromptEnv(EnvBase):
         length = tokens.index(self.end) + 1 if has_end else len(tokens) - tokens.count(self.pad)
         success = values["reward"] >= self.right
         return {"success": success, "tokens": length, "truncated": not has_end, **values}
+
+    @torch.no_grad()
+    def answer_samples(self, actor: TensorDictModuleBase) -> list[dict[str, Any]]:
+        """The policy's likeliest answers to a few held-out prompts, always the same, with their rewards."""
+        rng = random.Random(0)
+        drawn = [self.draw(rng, "evaluation") for _ in range(SAMPLES)]
+        prompts = self.encode([prompt for prompt, _ in drawn]).to(self.device)
+        with set_exploration_type(ExplorationType.DETERMINISTIC):
+            actions = actor(TensorDict({"prompt": prompts}, [SAMPLES]))["action"]
+        return [
+            {"prompt": prompt, "answer": text, "reward": self.reward_of(prompt, text, solution)["reward"]}
+            for (prompt, solution), text in zip(drawn, self.decode(actions), strict=True)
+        ]
 
     def observe(self, prompt: torch.Tensor, group: torch.Tensor, info: torch.Tensor) -> TensorDictBase:
         """An observation of prompts ``[prompt_tokens]``, group numbers ``[1]`` and the values followed."""
