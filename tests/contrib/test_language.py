@@ -16,9 +16,10 @@ from hydrl import envs
 from hydrl.contrib.language.losses import GRPOLoss, SFTLoss
 from hydrl.contrib.language.minibatches import Experts, Groups, group_advantages
 from hydrl.contrib.language.prompt_env import make_prompts
-from hydrl.contrib.language.tasks import Countdown, Digits, Sum, TextTask, evaluate, part_of
+from hydrl.contrib.language.tasks import Countdown, Digits, Sum, evaluate, part_of
 from hydrl.errors import RunError, UserError
 from tests.conftest import logged, saved, settings
+from tests.fakes.text_tasks import Broken, Endless
 
 transformers = pytest.importorskip("transformers")
 
@@ -26,6 +27,7 @@ from hydrl.contrib.language.models import folder, tiny  # noqa: E402
 from hydrl.contrib.language.policy import LanguagePolicy  # noqa: E402
 from hydrl.contrib.language.text import TextCodec, character_codec, folder_codec  # noqa: E402
 
+TASKS = "tests.fakes.text_tasks"
 CHARACTERS = "0123456789=+crs"
 PROMPTS = ["1+2=", "12+345=", "s312=", "7="]
 SMALL = ["env=digits", "total_frames=64", "collector.frames_per_batch=32", "minibatches.size=16"]
@@ -329,21 +331,6 @@ def test_an_environment_of_prompts_keeps_to_its_specs_and_rewards_by_the_text(nu
     assert after["done"].all()
 
 
-class Broken(TextTask):
-    """A task whose verifier fails, or gives other rewards than it names."""
-
-    reward_names = ("right",)
-
-    def __init__(self, kind: str = "raises") -> None:
-        self.kind = kind
-
-    def draw(self, rng):
-        return str(rng.randrange(1_000)), "1"
-
-    def reward(self, prompt, answer, solution):
-        return {"right": 1 / 0} if self.kind == "raises" else {"wrong": 1.0}
-
-
 @pytest.mark.parametrize(("kind", "reason"), [("raises", "ZeroDivisionError"), ("names", "expected right")])
 def test_a_verifier_that_fails_is_shown_with_prompt_and_answer(kind, reason):
     env = make_prompts(Broken(kind), prompt_tokens=3, answer_tokens=2)
@@ -357,7 +344,7 @@ def test_a_verifier_that_fails_is_shown_with_prompt_and_answer(kind, reason):
 REFUSED = {
     "env.prompt_tokens=3": "env.prompt_tokens=3: 's.*=' has 6 tokens. Use env.prompt_tokens=6 or more",
     "env.task.action=copy env.task.length=1": "env.held_out=0.1: Digits drew 10,000 prompts and none for",
-    f"env=prompts env.task._target_={__name__}.Strange": "env.task: '.*' has a character that the",
+    f"env=prompts env.task._target_={TASKS}.Strange": "env.task: '.*' has a character that the",
     "env.task.length=0": "env.task.length=0: should be greater than 0",
     "model=folder model.path=/nowhere": "model.path=/nowhere: no such folder",
     "model.heads=5": "model.hidden=64: is no even multiple of model.heads=5. Use model.hidden=70",
@@ -365,13 +352,6 @@ REFUSED = {
     "precision=bf16": "precision=bf16: does not go with actor=language, which has a precision of its own",
     "model=null": "model=null: does not go with actor=language, which needs a language model. Use model=tiny",
 }
-
-
-class Strange(TextTask):
-    """A task of characters it does not name."""
-
-    def draw(self, rng):
-        return "".join(rng.choice("αβγδ") for _ in range(9)), "1"
 
 
 @pytest.mark.parametrize("words", REFUSED)
@@ -446,20 +426,11 @@ def test_copying_a_digit_is_learned_from_nothing(run):
     assert json.loads((folder / "summary.json").read_text())["eval/return_mean"] > 0.9
 
 
-class Constant(TextTask):
-    """Every answer is worth the same."""
-
-    def draw(self, rng):
-        return str(rng.randrange(1_000)), ""
-
-    def reward(self, prompt, answer, solution):
-        return 0.1
-
-
 def test_a_constant_reward_moves_no_weight(run):
     task = [
         "env=prompts",
-        f"env.task._target_={__name__}.Constant",
+        f"env.task._target_={TASKS}.Constant",
+        "env.verifier_timeout=null",
         "env.prompt_tokens=3",
         "env.answer_tokens=3",
     ]
@@ -543,7 +514,7 @@ def test_a_folder_s_model_starts_as_it_is_and_its_adapters_alone_are_trained(exp
     pytest.importorskip("peft")
     _, target = exported
     words = ["algo=grpo", *SMALL, "model=folder", f"model.path={target}", "model.lora.r=2", "optim.lr=1e-2"]
-    words += ["env=digits", f"env.task._target_={__name__}.Lengths", "checkpoint_every_frames=32"]
+    words += ["env=digits", f"env.task._target_={TASKS}.Lengths", "checkpoint_every_frames=32"]
     folder_run = run(
         *words, "~env.task.action", "~env.task.length", "eval.reward_threshold=null", "env.prompt_tokens=3"
     )
@@ -569,28 +540,6 @@ def test_a_folder_s_model_starts_as_it_is_and_its_adapters_alone_are_trained(exp
         file.write("\n")
     with pytest.raises(UserError, match=r"^model.path: weights or tokenizer of the folder have changed"):
         hydrl.load(folder_run, trust=True)
-
-
-class Lengths(TextTask):
-    """Rewards answers by their length."""
-
-    def draw(self, rng):
-        return str(rng.randrange(100, 1_000)), ""
-
-    def reward(self, prompt, answer, solution):
-        return float(len(answer))
-
-
-class Endless(TextTask):
-    """A verifier that evaluates answers as code."""
-
-    characters = "9*1="
-
-    def draw(self, rng):
-        return rng.choice(["1=", "9="]), "1"
-
-    def reward(self, prompt, answer, solution):
-        return float(eval(answer) == 1)
 
 
 def test_a_verifier_that_never_ends_is_killed_and_started_again():
