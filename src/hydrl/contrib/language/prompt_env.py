@@ -199,7 +199,7 @@ class PromptSource:
         Raises:
             RunError: with prompt and answer, if the task raises or returns no number.
         """
-        asked = printable(f"of the answer {answer[:200]!r} to {prompt[:200]!r}")
+        about = printable(f"of the answer {answer[:200]!r} to {prompt[:200]!r}")
         try:
             reward = (self.worker or self.task.reward)(prompt, answer, solution)
             parts = dict(reward) if isinstance(reward, Mapping) else {}
@@ -208,10 +208,10 @@ class PromptSource:
             return dict.fromkeys([*self.task.reward_names, "reward"], 0.0) | {"timeout": 1.0}
         except Exception as error:
             reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
-            raise RunError(f"{type(self.task).__name__}.reward failed, {reason}, {asked}.") from error
+            raise RunError(f"{type(self.task).__name__}.reward failed, {reason}, {about}.") from error
         if total != total or {*parts} != {*self.task.reward_names}:
             names = ", ".join(self.task.reward_names) or "one number"
-            raise RunError(f"{type(self.task).__name__}.reward gave {reward!r} {asked}; expected {names}.")
+            raise RunError(f"{type(self.task).__name__}.reward gave {reward!r} {about}; expected {names}.")
         return parts | {"reward": total, "timeout": 0.0}
 
 
