@@ -35,6 +35,7 @@ CHECKS = [
     (("algo=sac", "env=pendulum"), -200, 20, 3),
     (("algo=td3", "env=pendulum"), -200, 20, 3),
     (("algo=crossq", "env=pendulum"), -200, 20, 3),
+    (("algo=dreamer_v3", "env=pendulum"), -200, 50, 3),
     (("algo=prioritized_dqn", "env=cartpole"), 475, 100, 3),
     (("algo=a2c", "env=cartpole"), 475, 100, 3),
     (("algo=impala", "env=cartpole"), 475, 100, 3),
@@ -69,7 +70,12 @@ CHECKS = [
 ]
 # Within so many frames.
 FRAMES = dict.fromkeys(["algo=sac", "algo=td3", "algo=crossq", "algo=ddpg", "algo=tqc"], 12_000)
-FRAMES |= {"algo=recurrent_ppo": 50_000, "algo=redq": 6_000, "algo=sac_discrete": 20_000}
+FRAMES |= {
+    "algo=dreamer_v3": 8_000,
+    "algo=recurrent_ppo": 50_000,
+    "algo=redq": 6_000,
+    "algo=sac_discrete": 20_000,
+}
 FRAMES |= dict.fromkeys(["algo=prioritized_dqn", "algo=rainbow"], 40_000)
 FRAMES |= dict.fromkeys(["algo=mappo", "algo=ippo"], 64_000)
 FRAMES |= dict.fromkeys(["algo=qmix", "algo=vdn", "algo=masac"], 61_440) | {"algo=maddpg": 102_400}

@@ -11,6 +11,7 @@ TASKS = {"discrete": ["env=cartpole_masked"], "continuous": ["env=pendulum_maske
 TASKS |= {
     f"multi-agent {kind}": ["env=custom", "env._target_=tests.fakes.envs.CountingTeam"] for kind in TASKS
 }
+TASKS |= {"text": ["env=digits"]}
 FRESH = {"ppo": 32, "recurrent_ppo": 32, "a2c": 5, "impala": 20, "reinforce": 32}
 REPLAYED = ["dqn", "prioritized_dqn", "r2d2", "sac", "td3"]
 
@@ -23,7 +24,7 @@ def words(algo, *more):
 def test_every_algorithm_learns_a_memory_or_says_why_not(algo):
     asked = words(algo, "rnn=lstm")
     if algo not in [*FRESH, *REPLAYED]:
-        why = r"^rnn={cell: lstm, hidden_size: 64}: does not go with [\w=]+, which .{20,}\. Use rnn=null\.$"
+        why = r"^rnn=({cell: lstm, hidden_size: 64}|gru): does not go with [\w=]+, which .{20,}\. Use rnn=null\.$"
         with pytest.raises(UserError, match=why):
             settings(*asked)
         return
