@@ -24,7 +24,8 @@ def words(algo, *more):
 def test_every_algorithm_learns_a_memory_or_says_why_not(algo):
     asked = words(algo, "rnn=lstm")
     if algo not in [*FRESH, *REPLAYED]:
-        why = r"^rnn=({cell: lstm, hidden_size: 64}|gru): does not go with [\w=]+, which .{20,}\. Use rnn=null\.$"
+        named = r"^rnn=({cell: lstm, hidden_size: 64}|gru)"
+        why = named + r": does not go with [\w=]+, which .{20,}\. Use rnn=null\.$"
         with pytest.raises(UserError, match=why):
             settings(*asked)
         return
