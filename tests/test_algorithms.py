@@ -33,6 +33,16 @@ LESS = {"minibatches.epochs": 2, "minibatches.sequence": 16, "minibatches.update
 LESS |= {"minibatches.warmup_frames": 128, "collector.init_random_frames": 128}
 LESS |= {f"{part}.num_cells": "[16,16]" for part in ("actor", "critic", "value", "discriminator")}
 LESS |= {"actor.width": 16, "actor.layers": 1}
+NANO = {
+    "deterministic": 16,
+    "hidden": 8,
+    "categoricals": 2,
+    "classes": 4,
+    "units": 8,
+    "blocks": 4,
+    "bins": 31,
+}
+LESS |= {f"world_model.{key}": value for key, value in NANO.items()} | {"loss.module.imagination": 3}
 LESS |= {
     "model.hidden": 16,
     "model.layers": 1,

@@ -124,6 +124,7 @@ WITHIN = {
     "rnn": RNN,
     "model": MODEL,
     "norm": CallSpec("features"),
+    "world_model": CallSpec("env", gives=MODULE),
 }
 
 # What may stand around a Gymnasium task, and the arguments that it gets.
