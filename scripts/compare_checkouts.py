@@ -44,12 +44,14 @@ ENVIRONMENTS = {  # what an environment cannot be composed without
     "self_play": ["env.id=classic/tictactoe_v3"],
     "open_spiel": ["env.id=kuhn_poker"],
     "envpool": ["env.id=CartPole-v1"],
+    "prompts": ["env.task._target_=hydrl.contrib.language.tasks.Digits"],
 }
 QUICK = {  # the first kind of actions that an algorithm has decides
     "continuous": ["env=pendulum"],
     "discrete": ["env=cartpole"],
     "multi-agent continuous": ["env=simple_spread", "env.continuous_actions=true"],
     "multi-agent discrete": ["env=simple_spread"],
+    "text": ["env=digits"],
 }
 SMALL = ["total_frames=512", "collector.frames_per_batch=128", "minibatches.size=64", "log_every_frames=128"]
 SMALL += ["eval.every_frames=512", "eval.episodes=1", "eval.final_episodes=1", "eval.max_steps=5"]
@@ -292,6 +294,8 @@ def reads_data(checkout: Checkout, algo: str) -> bool:
     """Whether an algorithm learns from an offline dataset, as its YAML says."""
     content = read_algorithm(checkout, algo)
     rules = content.get("fits") or content.get("compatible_with") or {}
+    if content.get("action_spaces") == ["text"]:  # its tasks solve their own prompts
+        return False
     return "data" in rules or rules.get("collector") == ["dataset"]
 
 

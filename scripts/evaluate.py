@@ -5,8 +5,8 @@ stream (another number gives other episodes), untrained (agent groups that act w
 agent, or adversary,agent), video (true records the first episode, at most eval.max_steps steps, as
 video-CHECKPOINT.mp4 in the run folder), nash (true measures the NashConv of the policy and of the average
 of its opponent pool, with env=open_spiel), render (human shows 5 episodes in a window, without scores),
-export (FILE.onnx or FILE.pt2; writes the policy for other programs), device (cpu; cuda or auto), trust
-(true allows your own environments).
+export (FILE.onnx, FILE.pt2 or, of a language model, a new DIR; writes the policy for other programs),
+device (cpu; cuda or auto), trust (true allows your own environments).
 """
 
 import json
@@ -52,14 +52,11 @@ def main(arguments: Arguments) -> None:
     """
     check(arguments)
     run, which, episodes = Path(arguments.run), arguments.checkpoint, arguments.episodes or 100
-    from hydrl.deploy.export import check_export_path
     from hydrl.deploy.load import measure_nash, open_run
     from hydrl.deploy.policy import Policy
     from hydrl.run import process
     from hydrl.run.video import record_episode
 
-    if arguments.export:
-        check_export_path(arguments.export)
     device = process.prepare(0, arguments.device, 1)
     untrained = [group for group in arguments.untrained.split(",") if group]
     opened = open_run(run, checkpoint=which, device=device, trust=arguments.trust, untrained=untrained)

@@ -35,7 +35,7 @@ from omegaconf import DictConfig, open_dict
 import hydrl.run.logging.run_logger
 import hydrl.training.metrics
 from hydrl.config import CONFIGS, command_line
-from hydrl.config.settings import Settings, load, needs_dataset
+from hydrl.config.settings import Settings, load, needs_dataset, read_action_spaces
 from hydrl.config.tuned import compose_run as composed_anew
 from hydrl.config.user_dirs import named_folders
 from hydrl.errors import warnings_of_one_run
@@ -104,7 +104,8 @@ def chooses(override: str) -> bool:
 
 def data_of(algo: str, path: Path | str = "none") -> list[str]:
     """What an algorithm that learns from a data set is told in addition."""
-    return ["data=replay_buffer", f"data.path={path}"] if needs_dataset(algo) else []
+    is_text = read_action_spaces().get(algo) == ["text"]  # whose tasks solve their own prompts
+    return ["data=replay_buffer", f"data.path={path}"] if needs_dataset(algo) and not is_text else []
 
 
 def loss_of(chosen: Settings, env: Any, **parts: Any) -> Any:

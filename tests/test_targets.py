@@ -48,8 +48,9 @@ NUMBERS = {
 DATA = {"total_frames": 420}
 slow = partial(pytest.param, marks=pytest.mark.slow)
 LATER = ["cql", "iql_discrete"]
-# What is learned from sequences, experience/test_sequences.py works out.
-CASES = [(*case, ()) for case in cases() if not (fresh(case[0]) or imitates(case[0]) or case[0] == "r2d2")]
+# What is learned from sequences, experience/test_sequences.py and losses/test_dreamer.py work out.
+SEQUENCES = ["r2d2", "dreamer_v3"]
+CASES = [(*case, ()) for case in cases() if not (fresh(case[0]) or imitates(case[0]) or case[0] in SEQUENCES)]
 CASES = [slow(*case) if case[0] in LATER else case for case in CASES]
 CASES += [
     slow("dqn", "discrete", ("loss.module.double_dqn=false",)),

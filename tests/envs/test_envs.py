@@ -48,7 +48,18 @@ FAMILIES |= dict.fromkeys(["simple_spread", "simple_tag"], ("mpe2", ""))
 GROUPS = dict.fromkeys(["vmas_navigation", "pettingzoo", "simple_spread"], "agents")
 GROUPS["simple_tag"] = "adversary"
 NAMED = sorted(
-    {file.stem for file in (CONFIGS / "env").glob("*.yaml")} - {"gym", "custom", "vmas", "brax", "jumanji"}
+    {file.stem for file in (CONFIGS / "env").glob("*.yaml")}
+    - {
+        "gym",
+        "custom",
+        "vmas",
+        "brax",
+        "jumanji",
+        "prompts",
+        "digits",
+        "countdown",
+        "sum",
+    }  # the last three: test_language.py
 )
 slow = partial(pytest.param, marks=pytest.mark.slow)
 

@@ -259,7 +259,7 @@ MISTAKES: dict[str, list[str]] = {
         "layers@actor=transformer: no such option. Try batch_renorm, layer_norm, mlp, noisy.\n"
     ],
     "rnn=transformer": ["rnn=transformer: no such option. Try gru, lstm.\n"],
-    "optim=adm": ["optim=adm: no such option. Try adam, adamw.\n"],
+    "optim=adm": ["optim=adm: no such option. Try adam, adamw, laprop.\n"],
     "exploration=nosuch": ["exploration=nosuch: no such option. Try null.\n"],
     "algo=": ["algo=", "dqn", "ppo"],
     "experiment=nosuch": ["experiment=nosuch", "dqn_intro", "quickstart"],

@@ -52,7 +52,7 @@ def test_files_of_a_run_and_a_sweep(swept: Path):
     assert_listed("A sweep", swept, ".submitit/…")
     (run,) = (path for path in swept.iterdir() if path.is_dir())
     elsewhere = ["replay/…", "checkpoints/frames-….pt", "videos/FRAMES.mp4", "wandb/…"]
-    elsewhere += ["video-CHECKPOINT.mp4"]
+    elsewhere += ["video-CHECKPOINT.mp4", "samples.jsonl"]
     assert_listed("A run", run, *elsewhere)
 
 

@@ -21,6 +21,7 @@ from hydrl.config.networks import (
     has_async_workers,
     sequence_mistakes,
     shared_encoder_mistakes,
+    unread_model,
 )
 from hydrl.config.overrides import chosen_options, is_forked, key_of, typed_words
 from hydrl.config.ranges import value_conflicts
@@ -172,6 +173,7 @@ COMPARISONS: tuple[Rule, ...] = (
     loss_mistakes,
     unused_eval_keys,
     unused_networks,
+    unread_model,
     shared_encoder_mistakes,
     sequence_mistakes,
     overridden_choices,

@@ -38,6 +38,14 @@ def encoder_mistakes(values: Values) -> Iterator[str]:
                 yield f"{line}. Write {path}.ENTRY={join_or(READERS)}; a single image is the entry pixels."
 
 
+def unread_model(values: Values) -> Iterator[str]:
+    """A language model that no actor reads."""
+    if values["model"] is not None and "model" not in values["actor"]:
+        actor = name_component("actor", values["actor"])
+        line = f"{name_component('model', values['model'])}: {actor} reads no language model"
+        yield f"{line}. Use actor=language, or model=null."
+
+
 def can_share_encoder(values: Values) -> bool:
     """Whether the critic can share the actor's encoder."""
     is_state_value = values["loss"]["networks"].get("critic_network") == "critic"  # beside an actor

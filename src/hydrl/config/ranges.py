@@ -95,8 +95,8 @@ def value_conflicts(values: Values, limits: Mapping[str, str]) -> Iterator[str]:
             f"(collector.num_envs in each worker). Use collector.frames_per_batch={frames - over + envs}."
         )
     sequence, burn_in = quantity(values, "sequence"), quantity(values, "burn_in")
-    if sequence and burn_in is not None:
-        yield from sequence_conflicts(sequence, burn_in, quantity(values, "size"), envs, values)
+    if sequence and quantity(values, "warmup") is not None:  # rows of a replay buffer
+        yield from sequence_conflicts(sequence, burn_in or 0, quantity(values, "size"), envs, values)
     elif sequence:
         steps, size = frames // envs, quantity(values, "size")
         both = math.gcd(steps, size)

@@ -116,12 +116,15 @@ class Eval(Strict):
 
 ENCODER = CallSpec("env in_keys", gives=MODULE)
 RNN = CallSpec("in_keys size", optional=frozenset({"state"}), gives=MODULE)
+MODEL = CallSpec("codec positions", gives="torch.nn.Module")  # of language
 
 # What may lie within a network, and the arguments that it gets.
 WITHIN = {
     "encoder": ENCODER,
     "rnn": RNN,
+    "model": MODEL,
     "norm": CallSpec("features"),
+    "world_model": CallSpec("env", gives=MODULE),
 }
 
 # What may stand around a Gymnasium task, and the arguments that it gets.
@@ -189,7 +192,7 @@ def one_of(names: Callable[[], Sequence[str]], noun: str = "", also: str = "") -
 Group = Annotated[str, one_of(lambda: [*CALL_SPECS, "loss"], "the groups ", also="because")]
 Network = Annotated[str, one_of(lambda: NETWORKS, "the networks ")]
 InitPart = Annotated[str, one_of(lambda: [*NETWORKS, "targets", "normaliser"])]
-Alone = Literal["continuous", "discrete", "multi-discrete"]
+Alone = Literal["continuous", "discrete", "multi-discrete", "text"]
 Actions = Alone | Literal["multi-agent continuous", "multi-agent discrete", "multi-agent multi-discrete"]
 
 # Options by group, or values by dotted key, a list or `>= N`; and `because`, the reason of all or by key.
@@ -281,8 +284,9 @@ class RunConfig(Networks):
     transforms: Annotated[
         dict[str, Component], CallSpec(optional=frozenset({"env"}), gives="torchrl.envs.Transform")
     ]
-    encoder: Annotated[Component | None, ENCODER] = None  # these two lie within networks, which name them
+    encoder: Annotated[Component | None, ENCODER] = None  # these three lie within networks, which name them
     rnn: Annotated[Component | None, RNN] = None
+    model: Annotated[Component | None, MODEL] = None
     actor: Annotated[Component, CallSpec("env", gives=MODULE)]
     exploration: Annotated[
         Component | None,

@@ -346,7 +346,7 @@ def partial_wrappers(env: Node) -> Node:
 
 def steps_per_row(minibatches: Node) -> int:
     """See :attr:`Settings.steps_per_row`."""
-    return minibatches.get("sequence", 1) if "burn_in" in minibatches else 1
+    return minibatches.get("sequence", 1) if "warmup_frames" in minibatches else 1
 
 
 def size_in_sequences(buffer: Node, steps: int) -> Node:

@@ -16,7 +16,6 @@ from hydrl.deploy import export
 from hydrl.deploy.load import open_run
 from hydrl.envs.evaluation import without_log_probabilities
 from hydrl.envs.external_env import ExternalEnv, GymIO
-from hydrl.envs.pettingzoo import PettingZooIO
 from hydrl.errors import UserError, printable
 from hydrl.library_setup import quieten_libraries
 from hydrl.networks.precision import in_float32
@@ -49,7 +48,7 @@ class Policy:
         self.example_env = self.env()
         stacks_frames = any(isinstance(transform, CatFrames) for transform in self.example_env.transform)
         self.is_stateful = stacks_frames or specs.needs_episode_starts(self.actor)
-        self.io: GymIO | PettingZooIO | None = None
+        self.io: Any = None
         self.external_env: TransformedEnv = None
         self.now: TensorDictBase | None = None  # last observation and action; ``None`` before an episode
         self.begins = torch.zeros((), dtype=torch.bool)
@@ -92,7 +91,8 @@ class Policy:
         Args:
             observation: one observation as the environment returns it (an array, an image in its own layout,
                 a dictionary or tuple), or a batch ``[n, *shape]`` as Gymnasium's vector environments return
-                it. For several agents a dictionary by agent, as PettingZoo's.
+                it. For several agents a dictionary by agent, as PettingZoo's. For a language model a text, or
+                a list of texts.
             deterministic: ``False`` samples from a stochastic policy's distribution; other policies ignore
                 it.
             mask: action mask, ``[actions]`` or ``[n, actions]``, if the environment gives it in ``info`` or
@@ -102,7 +102,8 @@ class Policy:
 
         Returns:
             ``Discrete``: an ``int``, or ``[n]`` integers. Else an array ``[*shape]`` or ``[n, *shape]``, or a
-            ``Dict`` or ``Tuple`` of them. For several agents a dictionary by agent.
+            ``Dict`` or ``Tuple`` of them. For several agents a dictionary by agent. For a language model a
+            text, or a list.
 
         Raises:
             UserError: for a missing entry, or a wrong shape or dtype. For a missing, needless or all-false
@@ -111,15 +112,15 @@ class Policy:
         """
         if self.io is None:
             make: Any = self.run.build("env")
-            is_pettingzoo = make.func is envs.pettingzoo_env
-            self.io = PettingZooIO(make) if is_pettingzoo else self.gym_io("predict")
+            io = envs.find_family(make).policy_io(make, self.example_env)
+            self.io = self.gym_io("predict") if io is None else io
         entries = self.io.read(observation, mask)
         if reward is not None:
             entries.set("reward", as_reward(reward, entries.shape))
         acted = self.act(entries, deterministic)
-        if isinstance(self.io, PettingZooIO):
-            return self.io.write(acted)
-        return self.io.write(acted[self.example_env.action_key].cpu())
+        if isinstance(self.io, GymIO):
+            return self.io.write(acted[self.example_env.action_key].cpu())
+        return self.io.write(acted)
 
     def gym_io(self, method: str) -> GymIO:
         """Conversion from and to the spaces of the run's Gymnasium environment.
@@ -191,6 +192,8 @@ class Policy:
     def export(self, path: str | Path) -> Path:
         """Exports the deterministic policy with its normalizer to one file that runs without hydrl.
 
+        A language model becomes a folder that transformers loads, with its tokenizer.
+
         Inputs are ``observation``, ``[batch, *shape]`` (or each entry of a dictionary by name),
         ``action_mask`` (1 for a valid action, else 0) and RNN states (zeros at episode start). Outputs are
         ``action``, ``[batch, ...]``, as by :meth:`predict`, and the next RNN states. Images have the
@@ -200,12 +203,16 @@ class Policy:
 
         Args:
             path: ends in ``.onnx`` (ONNX runtimes; needs the extra ``export``) or ``.pt2``
-                (``torch.export.load``).
+                (``torch.export.load``); for a language model a new folder.
 
         Raises:
             UserError: for another ending, a missing folder or package, stacked frames, several agents,
                 ``Dict`` or ``Tuple`` actions, and spaces that are no arrays.
         """
+        family = envs.find_family(self.run.build("env"))
+        if line := family.export(self.example_env, self.actor, Path(path)):
+            print(f"{path}: {line}")
+            return Path(path)
         path, io = export.check_export_path(path), self.gym_io("export")
         network = export.ExportedPolicy(self.run.build("actor"), self.evaluator, io)
         acting = Policy(self.run, self.frames, self.evaluator)

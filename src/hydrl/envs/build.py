@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -30,7 +31,7 @@ from hydrl.envs.evaluation import Evaluation, play_episodes
 from hydrl.envs.gymnasium import for_evaluation, gymnasium_env
 from hydrl.envs.nash_conv import make_measure
 from hydrl.envs.normalization import init_normalizers, load_normalizer, normalizer_state
-from hydrl.envs.pettingzoo import pettingzoo_env
+from hydrl.envs.pettingzoo import PettingZooIO, pettingzoo_env
 from hydrl.envs.transforms import ActionMask, CopyTensors, MeanAgentReturn
 from hydrl.errors import RunError, UserError
 from hydrl.library_setup import warn_of_mujoco
@@ -192,6 +193,17 @@ class EnvFamily:
         """A partial of ``gymnasium_env`` with the same spaces, whose observations ``predict`` takes."""
         return None
 
+    def policy_io(self, make: MakeEnv, env: TransformedEnv) -> Any:
+        """Conversion between tensordicts and the values of ``predict``; ``None``: by Gymnasium's spaces.
+
+        It has ``read(observation, mask)`` and ``write(tensordict)``.
+        """
+        return None
+
+    def export(self, env: TransformedEnv, actor: TensorDictModuleBase, path: Path) -> str | None:
+        """Exports a policy in the family's own format, described in a line; ``None``: it has none."""
+        return None
+
     def action_kind(self, env: EnvBase) -> str:
         """The kind of actions, see :func:`hydrl.specs.action_kind`."""
         return action_kind(env)
@@ -229,9 +241,14 @@ class EnvFamily:
         """Raises if an environment violates its specs."""
         check_env_specs(env)
 
-    def evaluate(self, env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) -> Evaluation:
-        """Plays one episode in each environment, see :func:`hydrl.envs.evaluation.play_episodes`."""
-        return play_episodes(env, actor, max_steps=max_steps)
+    def evaluate(
+        self, env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int, is_final: bool = False
+    ) -> Evaluation:
+        """Plays one episode in each environment, see :func:`hydrl.envs.evaluation.play_episodes`.
+
+        ``is_final``: whether nothing is chosen by the result, as it is by evaluations during training.
+        """
+        return play_episodes(env, actor, max_steps=max_steps, is_final=is_final)
 
     def make_measure(
         self, env: TransformedEnv, actor: TensorDictModuleBase, *, nash: bool
@@ -272,6 +289,10 @@ class PettingZooFamily(EnvFamily):
     """PettingZoo environments of several agents that act at once."""
 
     takes_render_mode = True
+
+    def policy_io(self, make: MakeEnv, env: TransformedEnv) -> Any:
+        """Conversion of dictionaries by agent."""
+        return PettingZooIO(make)
 
 
 FAMILIES: dict[Any, EnvFamily] = {

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModuleBase
@@ -23,12 +24,14 @@ class Evaluation:
         lengths: ``[episodes]``, steps.
         cut_episodes: episodes that were stopped at ``eval.max_steps``, and count as they are.
         info: values followed in ``info``, by name, ``[episodes]``; NaN if unknown.
+        samples: rows for ``samples.jsonl``, of a language model's prompts and answers.
     """
 
     returns: Tensor
     lengths: Tensor
     cut_episodes: int = 0
     info: dict[str, Tensor] = field(default_factory=dict)
+    samples: Sequence[Mapping[str, Any]] = ()
 
     @property
     def mean(self) -> float:
@@ -77,12 +80,22 @@ def join_evaluations(evaluations: Sequence[Evaluation]) -> Evaluation:
         torch.cat([part.lengths for part in evaluations]),
         sum(part.cut_episodes for part in evaluations),
         info,
+        evaluations[0].samples,
     )
 
 
 @torch.no_grad()
-def play_episodes(env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) -> Evaluation:
-    """Plays one deterministic episode in each environment, until the last has finished."""
+def play_episodes(
+    env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int, is_final: bool = False
+) -> Evaluation:
+    """Plays one deterministic episode in each environment, until the last has finished.
+
+    Args:
+        env: environments of an evaluation.
+        actor: the policy.
+        max_steps: steps after which an unfinished episode counts as it is.
+        is_final: ignored; see :meth:`hydrl.envs.EnvFamily.evaluate`.
+    """
     episodes = env.numel()
     returns, lengths = torch.zeros(episodes), torch.zeros(episodes, dtype=torch.int64)
     running = torch.ones(episodes, dtype=torch.bool)

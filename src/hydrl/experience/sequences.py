@@ -84,9 +84,13 @@ class SequenceReplay(Replay):
             steps = torch.cat([self.pending_steps, steps], 1)
         start = 0
         while start + self.sequence <= steps.shape[1]:
-            self.buffer.extend(steps[:, start : start + self.sequence])
+            self.add_sequences(steps[:, start : start + self.sequence])
             start += self.stride
         self.pending_steps = steps[:, start:].clone()
+
+    def add_sequences(self, steps: TensorDictBase) -> None:
+        """Adds sequences ``[envs, sequence]`` to the buffer."""
+        self.buffer.extend(steps)
 
     def sample(self, count: int) -> TensorDictBase:
         """Rows of ``count`` minibatches, ``[count * size, sequence]``, by :func:`prepare_sequences`."""
@@ -96,8 +100,10 @@ class SequenceReplay(Replay):
 
     def update_priorities(self, minibatch: TensorDictBase) -> None:
         """Writes one priority a sequence into a prioritized buffer."""
+        if not self.is_prioritized:
+            return
         key = self.loss.tensor_keys.priority
-        if self.is_prioritized and (errors := minibatch.get(key, None)) is not None:
+        if (errors := minibatch.get(key, None)) is not None:
             is_learned = minibatch.get(LOSS_MASK)
             errors = errors.reshape(is_learned.shape) * is_learned
             mean = errors.sum(1, keepdim=True) / is_learned.sum(1, keepdim=True)

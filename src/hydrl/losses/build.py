@@ -323,9 +323,10 @@ def parameter_groups(loss: LossModule, groups: Mapping[str, Mapping[str, Any]]) 
     Raises:
         UserError: for a name that no parameter has, or that another group took.
     """
+    trained = {name: parameter for name, parameter in loss.named_parameters() if parameter.requires_grad}
     if not groups:
-        return list(loss.parameters())
-    remaining = dict(loss.named_parameters())
+        return list(trained.values())
+    remaining = trained
     param_groups = []
     for name, options in groups.items():
         parameters = [remaining.pop(parameter) for parameter in list(remaining) if parameter.startswith(name)]

@@ -130,7 +130,8 @@ class PolicyEvaluator:
             env.set_seed(seed)
             seed_generators(seed)
             try:
-                return self.play_env(env, self.actor, max_steps=self.step_limit(env))
+                is_final = seed_stream != SeedStream.TRAINING
+                return self.play_env(env, self.actor, max_steps=self.step_limit(env), is_final=is_final)
             except Interrupted as error:
                 error.in_batch = False  # of no batch: what trains stands as it did
                 raise

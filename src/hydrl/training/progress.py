@@ -159,7 +159,7 @@ class Progress:
             "counters": {name: getattr(self, name) for name in COUNTERS},
             "evaluation": None
             if last is None
-            else (last.returns, last.lengths, last.cut_episodes, last.info),
+            else (last.returns, last.lengths, last.cut_episodes, last.info, [*map(dict, last.samples)]),
             "resumed_at": self.resumed_at,
         }
 

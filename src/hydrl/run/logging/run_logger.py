@@ -26,6 +26,8 @@ from hydrl.training.metrics import Metrics
 from hydrl.training.progress import Progress
 from hydrl.training.timers import Clock
 
+SAMPLES = "samples.jsonl"  # prompts and answers of evaluations of language models
+
 
 @dataclass(frozen=True)
 class RunInfo:
@@ -66,6 +68,16 @@ class RunInfo:
     def title(self) -> str:
         """Its title in curves and ``run.html``."""
         return f"{self.algo} on {self.task}, seed {self.seed}"
+
+
+def keep_samples(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+    """Removes the samples that were written after the last log row."""
+    if path.exists():
+        last = rows[-1]["frames"] if rows else 0
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        text = "".join(line for line in lines if json.loads(line)["frames"] <= last)
+        with atomically(path) as partial:
+            partial.write_text(text, encoding="utf-8")
 
 
 class RunLogger:
@@ -151,6 +163,10 @@ class RunLogger:
         if ended in row and not any(ended in earlier for earlier in self.file.rows):
             self.say_missing_info(row)
         self.file.write(frames, row)
+        if evaluation and evaluation.samples:
+            lines = [json.dumps({"frames": frames, **sample}) + "\n" for sample in evaluation.samples]
+            with (self.directory / SAMPLES).open("a", encoding="utf-8") as file:
+                file.writelines(lines)
         backends.log(self.loggers.values(), frames, row)
         self.display.update(frames, row)
 
@@ -200,6 +216,7 @@ class RunLogger:
             )
         if (count := len(self.file.rows)) < state["rows"]:
             self.say(f"{source} has only {count} of {state['rows']} earlier rows; the others are lost")
+        keep_samples(self.directory / SAMPLES, self.file.rows)
         self.pending_rows = [*state.get("held", [])]  # this and the next are not in those of older runs
         self.lineage = {**state.get("lineage", {}), **self.lineage}
         (self.directory / "summary.json").unlink(missing_ok=True)
@@ -209,6 +226,7 @@ class RunLogger:
         """Takes back the rows that this process wrote after those of :meth:`state_dict`."""
         if len(self.file.rows) > state["rows"]:
             self.file.keep(state["rows"])
+            keep_samples(self.directory / SAMPLES, self.file.rows)
         self.pending_rows = [*state["held"]]
 
     def finish(self, final: Evaluation | None = None, status: str = "finished") -> None:
@@ -266,7 +284,7 @@ class RunLogger:
             names.EVAL_EPISODES: last.returns.numel() if last else 0,
             names.CUT_EPISODES: last.cut_episodes if last else 0,
             names.EVAL_FRAMES: progress.evaluated_at,
-            **{f"eval/{name}": None for name in followed},
+            **{f"eval/{name}": None for name in (last.info if last else followed)},
             **(last.info_means() if last else {}),
             names.BEST_RETURN: progress.best,
             "solved_at_frames": progress.solved_at_frames,

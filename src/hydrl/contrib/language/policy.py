@@ -1,0 +1,153 @@
+"""A language model as a policy: it answers prompts and gives losses the probabilities of answers."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+from torchrl.envs import EnvBase
+from torchrl.envs.utils import ExplorationType, exploration_type
+from torchrl.modules.distributions import LLMMaskedCategorical
+
+from hydrl.contrib.language.text import TextCodec
+from hydrl.errors import UserError
+from hydrl.limits import PositiveFloat
+
+
+def language(
+    env: EnvBase, *, model: Callable[..., Any], temperature: PositiveFloat = 1.0
+) -> "LanguagePolicy":
+    """Policy of a language model for an environment of prompts.
+
+    Args:
+        env: gives the tokenizer and the lengths of prompts and answers.
+        model: ``model(codec, positions)`` builds the language model.
+        temperature: of sampled answers; log-probabilities are those of the same temperature.
+    """
+    codec, answer_tokens = env.base_env.codec, env.base_env.action_spec.shape[-1]
+    positions = env.base_env.observation_spec["prompt"].shape[-1] + answer_tokens
+    return LanguagePolicy(model(codec, positions), codec, answer_tokens, temperature).to(env.device)
+
+
+class LanguagePolicy(TensorDictModuleBase):
+    """Policy that samples answers, or takes the likeliest tokens under ``ExplorationType.DETERMINISTIC``.
+
+    Args:
+        model: a causal language model of transformers.
+        codec: knows the padding and the end token.
+        answer_tokens: tokens after which an answer is cut.
+        temperature: of sampled answers.
+    """
+
+    model: Any
+
+    def __init__(self, model: nn.Module, codec: TextCodec, answer_tokens: int, temperature: float) -> None:
+        from transformers import GenerationConfig
+
+        super().__init__()
+        self.in_keys, self.out_keys = ["prompt"], ["action", "action_log_prob"]
+        self.model, self.answer_tokens, self.temperature = model, answer_tokens, temperature
+        self.pad, self.end = codec.pad, codec.end
+        # A folder's own configuration may penalise repetition, of which log-probabilities know nothing.
+        self.model.generation_config = GenerationConfig(pad_token_id=codec.pad, eos_token_id=codec.end)
+        self.eval()
+        # Of adapters a checkpoint has no more than these; the folder has the weights they adapt.
+        self.frozen = [name for name, parameter in self.named_parameters() if not parameter.requires_grad]
+        self.register_state_dict_post_hook(drop_frozen)
+        self.register_load_state_dict_pre_hook(keep_frozen)
+        self.register_buffer("folder_digest", getattr(model, "folder_digest", None))
+
+    def train(self, mode: bool = True) -> "LanguagePolicy":
+        """Stays in ``eval()`` mode: dropout would make another policy than the one that acted."""
+        return super().train(False)
+
+    @torch.no_grad()
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes answers ``[answer_tokens]`` and their log-probabilities, which are 0 after the end."""
+        prompt = tensordict["prompt"]
+        flat = prompt.reshape(-1, prompt.shape[-1])
+        # Without top_k=0 transformers samples the 50 likeliest tokens only.
+        sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0, "top_p": 1.0}
+        greedy = exploration_type() == ExplorationType.DETERMINISTIC
+        output = self.model.generate(
+            input_ids=flat,
+            attention_mask=(flat != self.pad).long(),
+            max_new_tokens=self.answer_tokens,
+            suppress_tokens=[self.pad],
+            output_scores=True,
+            return_dict_in_generate=True,
+            **({"do_sample": False} if greedy else sampling),
+        )
+        answer = output.sequences[:, flat.shape[1] :]
+        scores = torch.stack(output.scores, 1).float().log_softmax(-1)
+        log_prob = scores.gather(-1, answer[..., None])[..., 0].masked_fill(answer == self.pad, 0.0)
+        room, shape = (0, self.answer_tokens - answer.shape[1]), (*prompt.shape[:-1], self.answer_tokens)
+        tensordict["action"] = nn.functional.pad(answer, room, value=self.pad).reshape(shape)
+        tensordict["action_log_prob"] = nn.functional.pad(log_prob, room).reshape(shape)
+        return tensordict
+
+    def logits(self, prompt: Tensor, answer: Tensor) -> Tensor:
+        """Logits of an answer's tokens as they are sampled, ``[answers, answer_tokens, vocabulary]``.
+
+        Args:
+            prompt: ``[answers, prompt_tokens]``.
+            answer: ``[answers, answer_tokens]``.
+        """
+        tokens = torch.cat([prompt, answer], -1)
+        mask = (tokens != self.pad).long()
+        output = self.model(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(-1) - 1).clamp_min(0),
+            logits_to_keep=answer.shape[-1] + 1,
+            use_cache=False,
+        )
+        logits = output.logits[:, :-1].float() / self.temperature
+        pad = torch.tensor([self.pad], device=logits.device)
+        return logits.index_fill(-1, pad, torch.finfo(logits.dtype).min)
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether adapters are trained in place of the model's weights."""
+        return bool(self.frozen)
+
+    def save_folder(self, path: Path) -> None:
+        """Saves the model to a Hugging Face folder, adapters merged."""
+        model = copy.deepcopy(self.model).cpu()
+        (model.merge_and_unload() if self.has_adapter else model).save_pretrained(path)
+
+    def get_dist(self, tensordict: TensorDictBase, **_: Any) -> LLMMaskedCategorical:
+        """The distribution of an answer's tokens, which TorchRL's ``GRPOLoss`` reads."""
+        answer = tensordict["action"]
+        return LLMMaskedCategorical(logits=self.logits(tensordict["prompt"], answer), mask=answer != self.pad)
+
+    def log_prob(self, tensordict: TensorDictBase) -> Tensor:
+        """Log-probabilities of answers' tokens, ``[answers, answer_tokens]``, which are 0 after the end."""
+        answer = tensordict["action"]
+        log_probs = self.logits(tensordict["prompt"], answer).log_softmax(-1)
+        return log_probs.gather(-1, answer[..., None])[..., 0].masked_fill(answer == self.pad, 0.0)
+
+
+def drop_frozen(policy: LanguagePolicy, state: dict[str, Any], prefix: str, _: Any) -> None:
+    """Leaves the weights that adapters adapt out of a state."""
+    for name in policy.frozen:
+        state.pop(f"{prefix}{name}", None)
+
+
+def keep_frozen(policy: LanguagePolicy, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Adds them to a state that is loaded, after a check that they are the same.
+
+    Raises:
+        UserError: if the folder has changed since the state was saved.
+    """
+    saved, own_digest = state.get(f"{prefix}folder_digest"), policy.folder_digest
+    if saved is not None and own_digest is not None and not torch.equal(saved.cpu(), own_digest.cpu()):
+        raise UserError(
+            "model.path: weights or tokenizer of the folder have changed since the run began. Restore it."
+        )
+    own = dict(policy.named_parameters())
+    state.update({f"{prefix}{name}": own[name].detach() for name in policy.frozen})
