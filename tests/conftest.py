@@ -35,9 +35,9 @@ from omegaconf import DictConfig, open_dict
 import hydrl.run.logging.run_logger
 import hydrl.training.metrics
 from hydrl.config import CONFIGS, command_line
-from hydrl.config.overrides import key_of
 from hydrl.config.settings import Settings, load, needs_dataset, read_action_spaces
 from hydrl.config.tuned import compose_run as composed_anew
+from hydrl.config.user_dirs import named_folders
 from hydrl.errors import warnings_of_one_run
 from hydrl.experiments import member_checks
 from hydrl.losses.build import make_loss
@@ -73,8 +73,9 @@ def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
 def composed(*overrides: str, hydra: bool = False) -> DictConfig:
     """What Hydra makes of overrides, and its own node if asked for; the same choices are composed once."""
     choosing = [each for each in overrides if chooses(each)]
-    own = any(key_of(each) == "hydra.searchpath" for each in choosing)  # whose files a test may write anew
-    cfg = pickle.loads((with_choices.__wrapped__ if own else with_choices)(*choosing))
+    own = [path for folder in named_folders(choosing) for path in sorted(folder.rglob("*.yaml"))]
+    state = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in own)
+    cfg = pickle.loads(with_choices(*choosing, state=state))
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     values = [each for each in parsed if each.input_line not in choosing]
     ConfigLoaderImpl._apply_overrides_to_config(values, cfg)  # as Hydra does once it has composed
@@ -86,8 +87,11 @@ def composed(*overrides: str, hydra: bool = False) -> DictConfig:
 
 
 @functools.cache
-def with_choices(*overrides: str) -> bytes:
-    """A pickled configuration, see :func:`composed`; reading it is faster than a deep copy."""
+def with_choices(*overrides: str, state: tuple[tuple[str, int, int], ...]) -> bytes:
+    """A pickled configuration, see :func:`composed`; reading it is faster than a deep copy.
+
+    ``state`` is that of the files in folders of one's own, which a test may write anew.
+    """
     return pickle.dumps(composed_anew(overrides, return_hydra_config=True))
 
 
@@ -137,8 +141,11 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def typed(*words: str, script: str = "train.py") -> subprocess.CompletedProcess[str]:
-    """What :func:`start` would start, in this process, where nothing has to be imported anew."""
+def typed(*words: str, script: str = "train.py", curves: bool = False) -> subprocess.CompletedProcess[str]:
+    """What :func:`start` would start, in this process, where nothing has to be imported anew.
+
+    Its curves are drawn if asked for, see :func:`_curves_drawn_once`.
+    """
     out, err, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setenv("HYDRA_FULL_ERROR", "0")  # put back what command_line.run sets
@@ -146,7 +153,8 @@ def typed(*words: str, script: str = "train.py") -> subprocess.CompletedProcess[
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr(sys, "argv", [script, *words])
         patch.setattr(command_line, "exit_process", sys.exit)  # which would end the tests
-        patch.setattr(hydrl.run.logging.run_logger, "save_curves", draw_curves)
+        if curves:
+            patch.setattr(hydrl.run.logging.run_logger, "save_curves", draw_curves)
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")
         except SystemExit as end:
@@ -291,7 +299,7 @@ draw_curves = hydrl.run.logging.run_logger.save_curves
 
 @pytest.fixture(autouse=True, scope="session")
 def _curves_drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """They take a seventh of a small run; what is typed, and test_curves.py, draws real ones."""
+    """They take a seventh of a small run; what :func:`start` starts, and test_curves.py, draws real ones."""
     picture = tmp_path_factory.mktemp("curves") / "curves.png"
     draw_curves(MetricsFile(picture.with_suffix(".csv")), picture, title="none", solved_return=None)
     with pytest.MonkeyPatch.context() as patch:

@@ -25,12 +25,17 @@ from hydrl.training import SeedStream
 from tests.conftest import batches_digested, data_of, digest, killed, logged, saved, settings, start
 
 ALGORITHMS = option_names(CONFIGS / "algo")
-SMALL = ["total_frames=512", "collector.frames_per_batch=128", "minibatches.size=64"]
-SMALL += ["eval.every_frames=256", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=20"]
-SMALL += ["log_every_frames=128", "checkpoint_every_frames=256"]
+SMALL = ["total_frames=256", "collector.frames_per_batch=64", "minibatches.size=32"]
+SMALL += ["eval.every_frames=128", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=10"]
+SMALL += ["log_every_frames=64", "checkpoint_every_frames=128"]
 # Where an algorithm has the key, and it is not 0.
-LESS = {"minibatches.epochs": 2, "minibatches.sequence": 16, "minibatches.updates": 4}
-LESS |= {"minibatches.warmup_frames": 128, "collector.init_random_frames": 128}
+LESS = {
+    "minibatches.epochs": 2,
+    "minibatches.sequence": 8,
+    "minibatches.burn_in": 2,
+    "minibatches.updates": 4,
+}
+LESS |= {"minibatches.warmup_frames": 64, "collector.init_random_frames": 64}
 LESS |= {f"{part}.num_cells": "[16,16]" for part in ("actor", "critic", "value", "discriminator")}
 LESS |= {"actor.width": 16, "actor.layers": 1}
 NANO = {
@@ -83,6 +88,11 @@ def data(tmp_path_factory) -> Path:
     for algo, env in (("sac", "pendulum"), ("dqn", "cartpole")):
         words = [f"algo={algo}", f"env={env}", "~tuned", *SMALL, "minibatches.warmup_frames=128"]
         words += ["minibatches.updates=4", "total_frames=1_024"]  # in which episodes come to their end
+        words += [
+            "collector.frames_per_batch=128",
+            "eval.every_frames=1_024",
+            "checkpoint_every_frames=1_024",
+        ]
         train(settings(*words, run_dir=folder / env))
     return folder
 
@@ -111,7 +121,7 @@ def test_going_on_equals_never_having_stopped(algo, data, finished, run, batches
     overrides = small(algo, data)
     whole, unbroken = finished(algo)
     batches.clear()
-    assert killed(whole, tmp_path / "halves") == 256
+    assert killed(whole, tmp_path / "halves") == 128
     torch.rand(7)  # nothing of this process may help
     halves = run(*overrides, "resume=auto", folder="halves")
     said = capsys.readouterr().out.replace("\n", " ")
@@ -173,7 +183,7 @@ def test_the_smallest_batch_is_learned_from_or_refused_in_a_line(algo, num_envs,
     words = [*small(algo, data)]
     plain = settings(*words).model_dump()
     words += [f"{key}={value}" for key, value in SMALLEST.items() if find(plain, key)]
-    words += ["total_frames=12", "eval.max_steps=5", "log_every_frames=1", f"collector.num_envs={num_envs}"]
+    words += ["total_frames=8", "eval.max_steps=5", "log_every_frames=1", f"collector.num_envs={num_envs}"]
     steps = 2 if find(plain, "minibatches.sequence") else 1
     if find(plain, "minibatches.group_size"):
         num_envs *= 2

@@ -6,6 +6,7 @@ the next batch; here evaluation has an environment of its own.
 """
 
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -30,14 +31,14 @@ from torchrl.objectives import ClipPPOLoss, DQNLoss
 from torchrl.objectives.value import GAE
 
 import hydrl.training.metrics
-from tests.conftest import saved
+from tests.conftest import saved, settings
 
 SEED = 3
 QUICKSTART = ["experiment=quickstart", "eval.every_frames=1_000"]
 
 
-def documented_ppo(batches: int) -> tuple[list, list, dict]:
-    frames_per_batch, sub_batch_size, total_frames = 1000, 64, 1000 * batches
+def documented_ppo(batches: int, frames_per_batch: int = 1000, epochs: int = 10) -> tuple[list, list, dict]:
+    sub_batch_size, total_frames = 64, frames_per_batch * batches
     torch.manual_seed(SEED)
     env = TransformedEnv(
         GymEnv("InvertedDoublePendulum-v4", device="cpu"),
@@ -107,7 +108,7 @@ def documented_ppo(batches: int) -> tuple[list, list, dict]:
     data, losses = [], []
     for i, batch in enumerate(collector):
         data.append(batch.clone())
-        for _ in range(10):
+        for _ in range(epochs):
             advantage(batch)
             buffer.extend(batch.reshape(-1).cpu())
             for _ in range(frames_per_batch // sub_batch_size):
@@ -167,12 +168,22 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[TensorDict]]:
     return seen
 
 
+def test_the_quickstart_has_the_document_s_batches_and_epochs():
+    """The fast comparison has fewer of both."""
+    chosen = settings("experiment=quickstart")
+    assert (chosen.collector["frames_per_batch"], chosen.minibatches["epochs"]) == (1_000, 10)
+
+
 @pytest.mark.parametrize(
     ("document", "overrides", "updates"),
     [
-        (documented_ppo, [*QUICKSTART, "total_frames=2_000"], 300),
+        (
+            partial(documented_ppo, frames_per_batch=256, epochs=3),
+            [*QUICKSTART, "collector.frames_per_batch=256", "minibatches.epochs=3", "total_frames=512"],
+            24,
+        ),
         pytest.param(documented_ppo, [*QUICKSTART, "total_frames=5_000"], 750, marks=pytest.mark.slow),
-        (documented_dqn, ["experiment=dqn_intro", "total_frames=2_000"], 20),
+        (documented_dqn, ["experiment=dqn_intro", "total_frames=1_000"], 10),
     ],
     ids=["quickstart", "quickstart longer", "dqn_intro"],
 )

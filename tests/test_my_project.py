@@ -41,15 +41,39 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return call
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: Callable[[], None]) -> Path:
-    """A copy of the folder, which is the working folder too."""
-    folder = tmp_path / "mine"
+def copy_project(folder: Path) -> Path:
     shutil.copytree(ROOT / "docs" / "my_project", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
-    forget()
     return folder
+
+
+@pytest.fixture
+def enter(monkeypatch: pytest.MonkeyPatch, forget: Callable[[], None]) -> Callable[[Path], Path]:
+    """Makes a copy of the folder the working folder."""
+
+    def call(folder: Path) -> Path:
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
+        forget()
+        return folder
+
+    return call
+
+
+@pytest.fixture
+def project(tmp_path: Path, enter: Callable[[Path], Path]) -> Path:
+    """A copy of the folder, which is the working folder too."""
+    return enter(copy_project(tmp_path / "mine"))
+
+
+@pytest.fixture(scope="module")
+def shared_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy that no test changes, so that its choices are composed once."""
+    return copy_project(tmp_path_factory.mktemp("shared") / "mine")
+
+
+@pytest.fixture
+def shared_project(shared_copy: Path, enter: Callable[[Path], Path]) -> Path:
+    return enter(shared_copy)
 
 
 def files() -> list[Path]:
@@ -114,12 +138,12 @@ def test_a_wrapper_and_a_metric_are_set_from_the_shell(project):
         ["env=corridor", "algo=dqn", "encoder=shortcut", "minibatches.warmup_frames=0"],
     ],
 )
-def test_each_environment_is_trained_in(choice, project, run):
+def test_each_environment_is_trained_in(choice, shared_project, run):
     if "env=meeting" in choice:
         pytest.importorskip("pettingzoo")
-    user_dirs.add_folders([project / "conf"])
-    folder = run(user_dirs.searchpath([project / "conf"]), *choice, *FAST)
-    assert summary(folder)["frames"] == 512
+    user_dirs.add_folders([shared_project / "conf"])
+    folder = run(user_dirs.searchpath([shared_project / "conf"]), *choice, *FAST, "total_frames=256")
+    assert summary(folder)["frames"] == 256
     losses = (folder / "metrics.csv").read_text().splitlines()[0].split(",")
     assert ("loss/flat" in losses) == ("algo=my_ppo" in choice)
     assert ("train/q_value" in losses) == ("algo=dqn" in choice)
@@ -206,9 +230,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("words", MISTAKES)
-def test_what_does_not_fit_is_refused(words, project):
-    user_dirs.add_folders([project / "conf"])
-    base = [user_dirs.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor"]
+def test_what_does_not_fit_is_refused(words, shared_project):
+    user_dirs.add_folders([shared_project / "conf"])
+    base = [user_dirs.searchpath([shared_project / "conf"]), "algo=my_ppo", "env=corridor"]
     with pytest.raises(UserError) as raised:
         settings(*base, *words.split())
     assert MISTAKES[words] in str(raised.value)

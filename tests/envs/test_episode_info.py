@@ -131,7 +131,7 @@ def unbroken(tmp_path_factory):
     """Three environments, each with batches of 16 steps: no batch ends with an episode."""
     folder = tmp_path_factory.mktemp("informed") / "run"
     words = [*SMALL_PPO, *OWN, *KEYS, "collector.num_envs=4", f"hydra.run.dir={folder}"]
-    done = typed(*words)
+    done = typed(*words, curves=True)
     assert done.returncode == 0, done.stderr
     return folder, done
 

@@ -15,7 +15,18 @@ from hydrl.experience import pipelined
 from hydrl.run.checkpoint import archive, checkpointer
 from hydrl.training.metrics import Metrics
 from hydrl.training.update import Update
-from tests.conftest import HANGING, SMALL, digest, killed, logged, saved, start, typed
+from tests.conftest import (
+    HANGING,
+    SMALL,
+    batches_digested,
+    digest,
+    killed,
+    logged,
+    saved,
+    settings,
+    start,
+    typed,
+)
 from tests.fakes.by_turns import ByTurns
 from tests.run.checkpoint.test_resume_exact import EXACT
 
@@ -81,7 +92,7 @@ def by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in BY_TURNS]
 )
 def test_a_resumed_run_is_the_one_that_never_stopped(name, run, batches, capsys, tmp_path):
-    words = [*SMALL, *BY_TURNS[name], PIPELINED]
+    words = [*SMALL, "eval.max_steps=8", *BY_TURNS[name], PIPELINED]
     for family, package in PACKAGES.items():
         if family in words:
             pytest.importorskip(package)
@@ -182,6 +193,19 @@ def test_killed_at_random_moments_and_resumed_it_is_the_run_that_nobody_killed(n
 DQN = [*SMALL, *BY_TURNS["DQN, a full memory"], PIPELINED]
 
 
+@pytest.fixture(scope="module")
+def whole_dqn(tmp_path_factory) -> tuple[Path, list[str]]:
+    """The folder of a run that was never stopped, and digests of its batches."""
+    from train import train
+
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipelined, "CollectorProcess", ByTurns)
+        batches = batches_digested(patch)
+        train(settings(*DQN, run_dir=folder))
+    return folder, batches
+
+
 def interrupted(run, capsys) -> str:
     """What a run in the folder ``stopped`` printed, which is interrupted."""
     with pytest.raises(Interrupted):
@@ -191,8 +215,8 @@ def interrupted(run, capsys) -> str:
 
 @pytest.mark.usefixtures("by_turns")
 @pytest.mark.parametrize("update", [9, 12, 20])
-def test_a_batch_that_is_broken_off_has_not_begun(update, run, monkeypatch, capsys):
-    whole, count = run(*DQN, folder="whole"), []
+def test_a_batch_that_is_broken_off_has_not_begun(update, whole_dqn, run, monkeypatch, capsys):
+    count = []
 
     def broken(self, *args, call=Update.__call__):
         count.append(None)
@@ -206,13 +230,13 @@ def test_a_batch_that_is_broken_off_has_not_begun(update, run, monkeypatch, caps
         patch.setattr(Update, "__call__", broken)
         text = interrupted(run, capsys)
     assert "a resumed run learns from the batch again" in text
-    assert_same(run(*DQN, "resume=auto", folder="stopped"), whole)
+    assert_same(run(*DQN, "resume=auto", folder="stopped"), whole_dqn[0])
 
 
 @pytest.mark.usefixtures("by_turns")
-def test_a_stop_does_not_wait_for_a_slow_batch(run, monkeypatch, capsys):
+def test_a_stop_does_not_wait_for_a_slow_batch(whole_dqn, run, monkeypatch, capsys, tmp_path):
     """The checkpoint is then of the moment before the last batch, and resumes exactly."""
-    whole, batches = run(*DQN, folder="whole"), []
+    batches = []
 
     def stop(self, *args, learned=Metrics.learned):
         batches.append(None)
@@ -226,9 +250,8 @@ def test_a_stop_does_not_wait_for_a_slow_batch(run, monkeypatch, capsys):
         patch.setattr(Metrics, "learned", stop)
         patch.setattr(ByTurns, "poll", lambda self, seconds: seconds != checkpointer.GRACE)
         interrupted(run, capsys)
-    stopped = whole.parent / "stopped"
-    assert archive.frames_of(archive.find(stopped, "last")) == 128
-    assert_same(run(*DQN, "resume=auto", folder="stopped"), whole)
+    assert archive.frames_of(archive.find(tmp_path / "stopped", "last")) == 128
+    assert_same(run(*DQN, "resume=auto", folder="stopped"), whole_dqn[0])
 
 
 def fail_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,16 +269,17 @@ def fail_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("by_turns")
 @pytest.mark.parametrize("number", [2, 3, 4])
-def test_a_run_whose_process_failed_resumes_from_before_that_batch(number, run, monkeypatch, capsys):
-    whole = run(*DQN, folder="whole")
+def test_a_run_whose_process_failed_resumes_from_before_that_batch(
+    number, whole_dqn, run, monkeypatch, tmp_path
+):
     with monkeypatch.context() as patch:
         patch.setattr(checkpointer, "AGE", 0.0)
         patch.setattr(checkpointer, "SHARE", 0)
         fail_at(number, patch)
         with pytest.raises(WorkerError, match="the simulator is gone"):
             run(*DQN, folder="stopped")
-    assert json.loads((whole.parent / "stopped" / "summary.json").read_text())["status"] == "failed"
-    assert_same(run(*DQN, "resume=auto", folder="stopped"), whole)
+    assert json.loads((tmp_path / "stopped" / "summary.json").read_text())["status"] == "failed"
+    assert_same(run(*DQN, "resume=auto", folder="stopped"), whole_dqn[0])
 
 
 @pytest.mark.usefixtures("by_turns")
@@ -271,13 +295,12 @@ def test_a_failure_after_the_last_batch_costs_a_longer_run_its_episodes_alone(ru
 
 
 @pytest.mark.usefixtures("by_turns")
-def test_a_longer_run_is_the_one_that_was_as_long_from_the_start(run, batches):
+def test_a_longer_run_is_the_one_that_was_as_long_from_the_start(run, batches, whole_dqn):
     """The last checkpoint has the batch that a longer run learns from next."""
     run(*DQN, "total_frames=128", "anneal_frames=256", folder="longer")
     longer = run(*DQN, "anneal_frames=256", "resume=auto", folder="longer")
-    parts, _ = batches.copy(), batches.clear()
-    whole = run(*DQN, "anneal_frames=256", folder="whole")
-    assert batches == parts
+    whole, unbroken = whole_dqn
+    assert batches == unbroken
     for part in PARTS:
         assert digest(saved(longer, part)) == digest(saved(whole, part)), part
 

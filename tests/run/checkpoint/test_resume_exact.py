@@ -158,7 +158,7 @@ def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
             pytest.importorskip(package)
     if "functional" in name:
         pytest.importorskip("jax")
-    overrides = [*SMALL, *EXACT[name]]
+    overrides = [*SMALL, "eval.max_steps=8", *EXACT[name]]
     whole = run(*overrides, folder="whole")
     unbroken = batches.copy()
     batches.clear()
