@@ -10,7 +10,7 @@ from torchrl.envs import Transform
 
 from hydrl.config import CONFIGS, tree
 from hydrl.config.schema import RULES, KeyScope, keys_with_scope
-from hydrl.config.settings import Settings, check_action_space, load, read_action_spaces
+from hydrl.config.settings import Settings, check_action_space, load, needs_dataset, read_action_spaces
 from hydrl.config.signatures import accepted_parameters, targets
 from hydrl.config.tree import find, paths
 from hydrl.envs import make_env
@@ -27,7 +27,10 @@ TUNED = [file for file in FILES if file.startswith("tuned/") and file.count("/")
 TASKS = {"discrete": "cartpole", "continuous": "pendulum"}
 TASKS["multi-discrete"] = "gym env.id=tests.fakes.multi_discrete:Shown-v0 +env.space=bits"
 TASKS |= {f"multi-agent {kind}": "custom env._target_=tests.fakes.envs.CountingTeam" for kind in TASKS}
+TASKS["text"] = "digits"
 ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=torchrl.envs.PendulumEnv"]}
+ARGUMENTS["env/prompts"] = ["env.task._target_=hydrl.contrib.language.tasks.Digits"]
+ARGUMENTS["model/folder"] = ["model.path=none"]
 ARGUMENTS["env/vmas"] = ["env.scenario=navigation"]
 ARGUMENTS |= {"env/minatar": ["env.id=MinAtar/Breakout-v1"], "env/atari": ["env.id=ALE/Pong-v5"]}
 ARGUMENTS["env/minigrid"] = ["env.id=MiniGrid-DoorKey-5x5-v0"]
@@ -42,7 +45,12 @@ KINDS = ("replay_buffer", "npz", "h5", "minari")
 ARGUMENTS |= {f"data/{kind}": ["minibatches=mixed", "data.path=none"] for kind in KINDS}
 ARGUMENTS |= {"minibatches/mixed": ["data=replay_buffer", "data.path=none"]}
 MOUNTED = {"layers": "layers@actor"}  # a group of parts of other groups' choices
-WITH = {"lstm": "recurrent_ppo", "gru": "recurrent_ppo", "noisy": "rainbow"}  # an algorithm these need
+WITH = {
+    "lstm": "recurrent_ppo",
+    "gru": "recurrent_ppo",
+    "noisy": "rainbow",
+    "solved": "sft",
+}  # an algorithm these need
 PARTS = ["env", "actor", "critic", "exploration", "collector", "buffer"]
 PARTS += [
     "minibatches",
@@ -170,7 +178,7 @@ def test_a_file_is_named_after_what_it_says_it_is(file: str):
     of_any |= {"minigrid": "${env.id}", "open_spiel": "${env.id}"}
     of_any |= {"robotics": "${env.id}", "envpool": "${env.id}"}
     of_any |= {"jumanji": "${env.id}", "brax": "brax_${env.id}"}
-    of_any |= {"custom": "${env._target_}", "vmas": "${env.scenario}"}
+    of_any |= {"custom": "${env._target_}", "prompts": "${env.task._target_}", "vmas": "${env.scenario}"}
     assert said == of_any.get(name, name)
 
 
@@ -325,7 +333,7 @@ def test_only_algorithms_that_can_act_in_the_space_are_named(tmp_path):
         run = with_file(f"algo/{algo}", tmp_path)  # with its first kind, which it can act in
         for kind in {"discrete", "continuous", "Composite"} - {*kinds}:
             able = [name for name, others in read_action_spaces().items() if kind in others]
-            able = [name for name in able if bool(data_of(name)) == bool(data_of(algo))]
+            able = [name for name in able if needs_dataset(name) == needs_dataset(algo)]
             with pytest.raises(UserError) as error:
                 check_action_space(run, kind)
             assert [name for name in read_action_spaces() if f"Use algo={name}" in str(error.value)] == able[

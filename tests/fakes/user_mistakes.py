@@ -212,7 +212,7 @@ MISTAKES: dict[str, list[str]] = {
     # Choices that do not exist, the nearest first.
     "env=cartpol": [
         "env=cartpol: no such option",
-        "Try cartpole, cartpole_masked, acrobot, ant, atari, bit_flip, brax, car_racing, custom,",
+        "Try cartpole, cartpole_masked, acrobot, ant, atari, bit_flip, brax, car_racing, countdown, custom,",
     ],
     "env=CartPole-v1": [
         "env=CartPole-v1: no such option",
