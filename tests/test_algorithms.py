@@ -53,6 +53,8 @@ LESS |= {
     "model.layers": 1,
     "minibatches.right": 0.0,
 }  # else an untrained model is never right
+LESS |= {"actor.members": 2, "planner.num_candidates": 8, "planner.top_k": 4}
+LESS |= {"planner.planning_horizon": 3, "planner.optim_steps": 1}
 
 
 def env_of(algo: str, fits: bool = True) -> str:

@@ -47,6 +47,7 @@ CHECKS = [
     (("algo=sac_discrete", "env=cartpole"), 475, 20, 3),
     (("algo=rainbow", "env=cartpole"), 475, 100, 3),
     (("algo=ppo", "env=pendulum"), -200, 20, 3),
+    (("algo=mpc", "env=pendulum", "eval.final_episodes=100"), -200, 100, 3),
     (("algo=recurrent_ppo", *MAZE, "eval.stop_when_solved=true"), 0.95, 100, 3),
     (("algo=dqn", "env=acrobot"), -85, 100, 3),
     # Whatever the unit of the actions.
@@ -79,7 +80,7 @@ FRAMES |= {
 FRAMES |= dict.fromkeys(["algo=prioritized_dqn", "algo=rainbow"], 40_000)
 FRAMES |= dict.fromkeys(["algo=mappo", "algo=ippo"], 64_000)
 FRAMES |= dict.fromkeys(["algo=qmix", "algo=vdn", "algo=masac"], 61_440) | {"algo=maddpg": 102_400}
-FRAMES |= {"algo=a2c": 150_000, "algo=impala": 150_000, "algo=reinforce": 100_000}
+FRAMES |= {"algo=mpc": 3_000, "algo=a2c": 150_000, "algo=impala": 150_000, "algo=reinforce": 100_000}
 
 
 @pytest.mark.slow

@@ -33,8 +33,9 @@ def cases() -> list[tuple[str, str]]:
 FIRST = {case for case in dict(reversed(cases())).items() if case[0] not in LATER}
 ACTING = [case if case in {*FIRST, ("ppo", "continuous")} else slow(*case) for case in cases()]
 WORTH = {case for case in FIRST if (fresh(case[0]) and case[0] != "a2c") or case[0] in ("dqn", "td3")}
-# DreamerV3's critic reads latent states: losses/test_dreamer.py.
-JUDGING = [case if case in WORTH else slow(*case) for case in cases() if case[0] != "dreamer_v3"]
+# DreamerV3's critic reads latent states: losses/test_dreamer.py. MPC has none.
+NO_STATE_VALUES = ["dreamer_v3", "mpc"]
+JUDGING = [case if case in WORTH else slow(*case) for case in cases() if case[0] not in NO_STATE_VALUES]
 
 # Small networks that learn fast.
 NUMBERS = {
@@ -51,6 +52,9 @@ NUMBERS = {
     "loss.module.horizon": 1 / (1 - GAMMA),
     "loss.module.imagination": 3,
     "optim.warmup_steps": 0,
+    "actor.members": 2,
+    "planner.planning_horizon": 2,
+    "planner.num_candidates": 32,
     "optim.lr": 1e-2,
     "loss.module.min_q_weight": 1e-3,  # values are held down by next to nothing
     "loss.value_estimator.gamma": GAMMA,

@@ -27,6 +27,8 @@ NO_ENCODER = "a network without encoder"
 # Hidden states that an RNN reads; primers write zeros at the start of episodes.
 RNN_STATE_KEYS = (*LSTMModule.DEFAULT_IN_KEYS, *GRUModule.DEFAULT_IN_KEYS)
 CONTEXT_KEYS = ("context", "context_steps")  # earlier steps that a decision transformer reads, likewise
+PLAN = "plan"  # entry: the plan that a planning policy continues, [horizon, action] in [-1, 1]; likewise
+BOOTSTRAP = "bootstrap"  # entry: how often a row is in each ensemble member's data, [members]
 INFO = "episode_info"  # parent entry of values of Gymnasium's `info`, for the episode so far
 LAG = ("collector", "policy_lag")  # entry: number of newer policies when a frame was trained on
 MASK = "action_mask"  # entry: the action mask, a sibling of the action

@@ -38,6 +38,16 @@ RUNS = {
     "cartpole": ["env=cartpole"],
     "choice": ["env=gym", "env.id=FrozenLake-v1"],
     "pictures": ["env=gym", "env.id=Screen-v0"],
+    "mpc": [
+        "algo=mpc",
+        "env=pendulum",
+        "planner.num_candidates=8",
+        "planner.top_k=4",
+        "planner.planning_horizon=4",
+        "actor.num_cells=[8]",
+        "collector.init_random_frames=64",
+        "minibatches.warmup_frames=64",
+    ],
     "torchrl": ["env=torchrl_pendulum"],
     "team": ["env=custom", "env._target_=tests.fakes.envs.CountingTeam", "algo=mappo"],
 }
@@ -105,7 +115,7 @@ def draw(policy, *shape: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("name", "many"),
     [
-        *((name, 3) for name in ("ppo", "dqn", "frames", "lstm", "r2d2", "sac gru")),
+        *((name, 3) for name in ("ppo", "dqn", "frames", "lstm", "r2d2", "sac gru", "mpc")),
         *((name, 1) for name in ("ppo", "lstm")),
         *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("dqn", "frames", "r2d2", "sac gru")),
     ],
@@ -381,6 +391,11 @@ def test_the_page_s_script_plays_an_episode_without_hydrl_and_pytorch(name, load
             "frames",
             lambda p: p.export("p.pt2"),
             r"export: stacked frames \(CatFrames\) are not supported",
+        ),
+        (
+            "mpc",
+            lambda p: p.export("p.pt2"),
+            "export: policies that plan are not supported. Use predict",
         ),
         (
             "team",

@@ -212,7 +212,7 @@ MISTAKES: dict[str, list[str]] = {
     # Choices that do not exist, the nearest first.
     "env=cartpol": [
         "env=cartpol: no such option",
-        "Try cartpole, cartpole_masked, acrobot, ant, atari, bit_flip, brax, car_racing, countdown, custom,",
+        "Try cartpole, cartpole_masked, cartpole_continuous, acrobot, ant, atari, bit_flip, brax,",
     ],
     "env=CartPole-v1": [
         "env=CartPole-v1: no such option",
@@ -442,7 +442,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=dqn env=pendulum": [
         "algo=dqn: acts in discrete action spaces, and env=pendulum has continuous actions",
-        "Use algo=a2c, crossq, ddpg, impala, ppo, recurrent_ppo, redq, reinforce, sac, td3 or tqc.\n",
+        "Use algo=a2c, crossq, ddpg, dreamer_v3, impala, mpc, ppo, recurrent_ppo, redq, reinforce, sac, td3",
     ],
     "algo=ppo env=custom env._target_=tests.fakes.envs.CountingTeam": [
         "algo=ppo: acts in continuous, discrete or multi-discrete action spaces, and",

@@ -117,6 +117,7 @@ class Eval(Strict):
 ENCODER = CallSpec("env in_keys", gives=MODULE)
 RNN = CallSpec("in_keys size", optional=frozenset({"state"}), gives=MODULE)
 MODEL = CallSpec("codec positions", gives="torch.nn.Module")  # of language
+PLANNER = CallSpec("env", gives=MODULE)
 
 # What may lie within a network, and the arguments that it gets.
 WITHIN = {
@@ -125,6 +126,7 @@ WITHIN = {
     "model": MODEL,
     "norm": CallSpec("features"),
     "world_model": CallSpec("env", gives=MODULE),
+    "planner": PLANNER,
 }
 
 # What may stand around a Gymnasium task, and the arguments that it gets.
@@ -284,9 +286,10 @@ class RunConfig(Networks):
     transforms: Annotated[
         dict[str, Component], CallSpec(optional=frozenset({"env"}), gives="torchrl.envs.Transform")
     ]
-    encoder: Annotated[Component | None, ENCODER] = None  # these three lie within networks, which name them
+    encoder: Annotated[Component | None, ENCODER] = None  # these lie within networks, which name them
     rnn: Annotated[Component | None, RNN] = None
     model: Annotated[Component | None, MODEL] = None
+    planner: Annotated[Component | None, PLANNER] = None
     actor: Annotated[Component, CallSpec("env", gives=MODULE)]
     exploration: Annotated[
         Component | None,

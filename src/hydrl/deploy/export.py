@@ -24,7 +24,7 @@ from hydrl.envs.external_env import GymIO, adapt_input
 from hydrl.envs.spaces import get_path, is_image
 from hydrl.envs.transforms import ActionScaling, detach_transform, transforms_read_by
 from hydrl.errors import UserError
-from hydrl.specs import MASK
+from hydrl.specs import MASK, PLAN
 from hydrl.training.evaluator import PolicyEvaluator, preserve_rng
 
 
@@ -83,6 +83,8 @@ class ExportedPolicy(nn.Module):
         actor.load_state_dict(evaluator.actor.state_dict())
         if "episode_reward" in actor.in_keys:
             raise UserError("export: return-conditioned policies are not supported. Use predict.")
+        if PLAN in actor.in_keys:
+            raise UserError("export: policies that plan are not supported. Use predict.")
         self.key, self.state_shapes = env.action_key, recurrent_shapes(actor)
         if any(isinstance(transform, CatFrames) for transform in env.transform):
             raise UserError(

@@ -20,7 +20,7 @@ from hydrl.experience.frame_dedup import drop_unread_keys, find_frame_dedup
 from hydrl.experience.hindsight import find_hindsight
 from hydrl.experience.multi_agent import fill_loss_keys
 from hydrl.limits import NonNegativeInt, OpenFraction, PositiveInt
-from hydrl.specs import ALIVE, GONE, INFO
+from hydrl.specs import ALIVE, GONE, INFO, PLAN
 
 
 class Minibatches:
@@ -35,8 +35,9 @@ class Minibatches:
 
 
 def drop_episode_info(batch: TensorDictBase) -> TensorDictBase:
-    """A batch without the environment's ``info`` entries, which only logging reads."""
-    return batch.exclude(INFO, ("next", INFO)) if INFO in batch else batch
+    """A batch without entries that no loss reads: the environment's ``info``, for logging, and plans."""
+    unread = [key for name in (INFO, PLAN) if name in batch for key in (name, ("next", name))]
+    return batch.exclude(*unread) if unread else batch
 
 
 class Epochs(Minibatches):
