@@ -81,7 +81,9 @@ MISTAKES: dict[str, list[str]] = {
         "learning_starts=9: no such key",
         "Write minibatches.warmup_frames=9 or collector.init_random_frames=9.\n",
     ],
-    "algo=dqn env=cartpole update_epochs=4": ["minibatches=epochs has minibatches.epochs"],
+    "algo=dqn env=cartpole update_epochs=4": [
+        "minibatches=epochs or minibatches=groups has minibatches.epochs"
+    ],
     "algo=dqn env=cartpole clip_coef=0.2": [
         "clip_coef=0.2: no such key",
         "loss=ippo or loss=mappo has loss.module.clip_epsilon, which algo=dqn does not take.\n",
@@ -450,7 +452,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=mappo env=cartpole": [
         "algo=mappo: acts in multi-agent continuous, multi-agent discrete or multi-agent",
-        "dqn, impala, ppo, prioritized_dqn, r2d2, rainbow, recurrent_ppo, reinforce or sac_discrete.\n",
+        "dqn, dreamer_v3, impala, ppo, prioritized_dqn, r2d2, rainbow, recurrent_ppo, reinforce or sac_discrete.\n",
     ],
     "algo=mappo env=custom env._target_=tests.fakes.envs.CountingTeam actor=tanh_normal": [
         "actor=tanh_normal: does not go with algo=mappo, which learns on-policy with a stochastic policy.",
@@ -492,7 +494,7 @@ MISTAKES: dict[str, list[str]] = {
         "Add data=replay_buffer data.path=DIR, or use collector=single.\n",
     ],
     "algo=iql env=pendulum data=csv data.path=x": [
-        "data=csv: no such option. Try h5, minari, npz, replay_buffer.\n"
+        "data=csv: no such option. Try h5, minari, npz, replay_buffer, solved.\n"
     ],
     "algo=td3_bc env=cartpole data.path=x": [
         "algo=td3_bc: acts in continuous action spaces, and env=cartpole has discrete actions",
