@@ -144,8 +144,8 @@ def test_what_a_state_is_worth_is_found(algo, actions, kind, seed, run, monkeypa
 def test_what_to_do_is_found(algo, actions, kind, seed, run):
     """The action that pays; the action that pays where it is."""
     words = [*set_to(algo, actions, kind), f"seed={seed}", "eval.reward_threshold=1"]
-    sixth = settings(*words).total_frames // 6
-    words += ["eval.stop_when_solved=true", f"eval.every_frames={sixth}"]  # most find it sooner
+    half = settings(*words).total_frames // 2  # not sooner: an untrained policy may be right by chance
+    words += ["eval.stop_when_solved=true", f"eval.every_frames={half}"]
     folder = run(*supplied(words, run))
     reached = json.loads((folder / "summary.json").read_text())
     assert (reached["eval/return_mean"], reached["eval/return_std"]) == (1, 0)  # in every episode

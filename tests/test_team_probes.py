@@ -23,13 +23,13 @@ NUMBERS = {
 }
 FRESH = {
     "total_frames": 1_536,
-    "eval.every_frames": 512,
+    "eval.every_frames": 768,
     "collector.frames_per_batch": 256,
     "minibatches.epochs": 4,
 }
 REPLAY = {
     "total_frames": 1_024,
-    "eval.every_frames": 256,
+    "eval.every_frames": 512,
     "collector.frames_per_batch": 64,
     "collector.init_random_frames": 128,
     "minibatches.updates": 16,
