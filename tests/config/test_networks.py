@@ -34,22 +34,22 @@ def test_a_new_kind_of_network_is_configured_and_learned_without_a_change_of_the
     (tmp_path / "my_losses.py").write_text(LOSS)
     configs = tmp_path / "configs"
     listed = (configs / "networks.yaml").read_text()
-    (configs / "networks.yaml").write_text(listed.replace("discriminator]", "discriminator, world_model]"))
+    (configs / "networks.yaml").write_text(listed.replace("world_model]", "world_model, forecaster]"))
     root = (configs / "train.yaml").read_text()
-    root = root.replace("  - discriminator: null", "  - world_model: null\n  - discriminator: null")
-    root = root.replace("\ndiscriminator: null", "\nworld_model: null\ndiscriminator: null")
+    root = root.replace("  - discriminator: null", "  - forecaster: null\n  - discriminator: null")
+    root = root.replace("\ndiscriminator: null", "\nforecaster: null\ndiscriminator: null")
     (configs / "train.yaml").write_text(root)
-    (configs / "world_model").mkdir()
-    shutil.copy(configs / "critic" / "state_value.yaml", configs / "world_model" / "mlp.yaml")
+    (configs / "forecaster").mkdir()
+    shutil.copy(configs / "critic" / "state_value.yaml", configs / "forecaster" / "mlp.yaml")
     loss = "defaults: [clip_ppo, _self_]\nmodule:\n  _target_: my_losses.ModelLoss\n"
-    loss += "networks: {model_network: world_model}\n"
+    loss += "networks: {model_network: forecaster}\n"
     (configs / "loss" / "model.yaml").write_text(loss)
     algo = (configs / "algo" / "ppo.yaml").read_text()
-    algo = algo.replace("override /loss: clip_ppo", "override /loss: model\n  - override /world_model: mlp")
+    algo = algo.replace("override /loss: clip_ppo", "override /loss: model\n  - override /forecaster: mlp")
     (configs / "algo" / "model_ppo.yaml").write_text(
         algo.replace("loss: [clip_ppo", "loss: [model, clip_ppo").replace("algo: ppo", "algo: model_ppo")
     )
-    words = [*SMALL_PPO, "algo=model_ppo", "env=cartpole", "world_model.num_cells=[8]", "total_frames=64"]
+    words = [*SMALL_PPO, "algo=model_ppo", "env=cartpole", "forecaster.num_cells=[8]", "total_frames=64"]
     done = subprocess.run(
         [sys.executable, "train.py", *words, "hydra.run.dir=run"],
         cwd=tmp_path,

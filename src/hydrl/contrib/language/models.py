@@ -1,6 +1,5 @@
 """Language models: a small Llama made from the seed, or the model of a local Hugging Face folder."""
 
-from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any, Literal
@@ -56,17 +55,16 @@ def tiny(
     return LlamaForCausalLM(config)
 
 
-@dataclass
 class Lora:
     """Low-rank adapters (Hu et al. 2021), which are trained in place of a model's own weights.
 
-    Attributes:
+    Args:
         r: rank of an adapter's two matrices; ``None`` trains all weights.
         alpha: an adapter's output is scaled by ``alpha / r``; ``None``: twice ``r``.
     """
 
-    r: PositiveInt | None = None
-    alpha: PositiveFloat | None = None
+    def __init__(self, r: PositiveInt | None = None, alpha: PositiveFloat | None = None) -> None:
+        self.r, self.alpha = r, alpha
 
     def adapt(self, model: nn.Module) -> nn.Module:
         """The model with adapters in all linear layers but the last; its own weights take no gradient."""
