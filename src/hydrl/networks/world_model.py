@@ -248,7 +248,7 @@ class ImageReader(nn.Module):
 
 def world_model(
     env: EnvBase,
-    actor: "DreamerActor | None" = None,
+    actor: TensorDictModuleBase | None = None,
     *,
     deterministic: PositiveInt,
     hidden: PositiveInt,
@@ -283,7 +283,7 @@ def world_model(
         UserError: for action masks, and images with an odd side.
     """
     if actor is not None:
-        return actor.world_model
+        return cast(DreamerActor, actor).world_model
     if masks := [*mask_keys(env).values()]:
         raise UserError(
             f"algo=dreamer_v3: ignores the action mask {masks[0]}. Use algo=ppo, or for a Gymnasium "
