@@ -89,35 +89,9 @@ class WorldModel(TensorDictModuleBase):
         for reader in images.values():
             reader.make_decoder(latent_size, blocks)
         embedding_size = (units if vectors else 0) + sum(reader.size for reader in images.values())
-        prior = RSSMPriorV3(
-            action_shape=(self.action_size,),
-            action_dim=self.action_size,
-            hidden_dim=hidden,
-            rnn_hidden_dim=deterministic,
-            num_categoricals=categoricals,
-            num_classes=classes,
-            unimix=unimix,
-            recurrent_model="block_gru",
-            num_blocks=blocks,
-        )
-        posterior = RSSMPosteriorV3(
-            hidden_dim=hidden,
-            rnn_hidden_dim=deterministic,
-            obs_embed_dim=embedding_size,
-            num_categoricals=categoricals,
-            num_classes=classes,
-            unimix=unimix,
-            use_rms_norm=True,
-        )
-        latent = [("next", "state"), ("next", "belief")]
-        self.rollout = RSSMRolloutV3(
-            TensorDictModule(prior, ["state", "belief", "action"], [("next", "prior_logits"), *latent]),
-            TensorDictModule(
-                posterior,
-                [("next", "belief"), ("next", "encoded_latents")],
-                [("next", "posterior_logits"), ("next", "state")],
-            ),
-        )
+        sizes = {"rnn_hidden_dim": deterministic, "hidden_dim": hidden}
+        sizes |= {"num_categoricals": categoricals, "num_classes": classes}
+        self.rollout = make_rollout(self.action_size, embedding_size, blocks, unimix, **sizes)
         self.reward = DreamerV3MLP(latent_size, bins, depth=1, num_cells=units, outscale=0.0)
         self.continuation = DreamerV3MLP(latent_size, 1, depth=1, num_cells=units)
         self.two_hot = SymExpTwoHot(bins)
@@ -204,6 +178,37 @@ class WorldModel(TensorDictModuleBase):
             records.set(("next", f"reconstruction_{name}"), reconstruction)
         records.set(("next", "reward_logits"), self.reward(*latent))
         return records.set(("next", "continue_pred"), self.continuation(*latent))
+
+
+def make_rollout(
+    action_size: int, embedding_size: int, blocks: int, unimix: float, **sizes: int
+) -> RSSMRolloutV3:
+    """The recurrent part of a world model, of TorchRL's prior and posterior.
+
+    Args:
+        action_size: of an action.
+        embedding_size: of an encoded observation.
+        blocks, unimix: see :func:`world_model`.
+        **sizes: of both networks, by TorchRL's names.
+    """
+    prior = RSSMPriorV3(
+        action_shape=(action_size,),
+        action_dim=action_size,
+        unimix=unimix,
+        recurrent_model="block_gru",
+        num_blocks=blocks,
+        **sizes,
+    )
+    posterior = RSSMPosteriorV3(obs_embed_dim=embedding_size, unimix=unimix, use_rms_norm=True, **sizes)
+    latent = [("next", "state"), ("next", "belief")]
+    return RSSMRolloutV3(
+        TensorDictModule(prior, ["state", "belief", "action"], [("next", "prior_logits"), *latent]),
+        TensorDictModule(
+            posterior,
+            [("next", "belief"), ("next", "encoded_latents")],
+            [("next", "posterior_logits"), ("next", "state")],
+        ),
+    )
 
 
 class ImageReader(nn.Module):
