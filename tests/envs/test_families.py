@@ -35,16 +35,16 @@ class CountedFamily(EnvFamily):
     def check(self, env):
         CALLS.append("check")
 
-    def evaluate(self, env, actor, *, max_steps):
-        CALLS.append("evaluate")
+    def evaluate(self, env, actor, *, max_steps, is_final=False):
+        CALLS.append("final evaluation" if is_final else "evaluate")
         return Evaluation(torch.full((env.numel(),), 321.0), torch.ones(env.numel()))
 
 
 make_counted.env_family = CountedFamily()
 WORDS = [
     "algo=ppo", "env=custom", "env._target_=tests.envs.test_families.make_counted", "transforms=plain",
-    "total_frames=64", "collector.frames_per_batch=64", "collector.num_envs=2", "minibatches.size=32",
-    "minibatches.epochs=1", "eval.episodes=2", "eval.final_episodes=3",
+    "total_frames=128", "eval.every_frames=64", "collector.frames_per_batch=64", "collector.num_envs=2",
+    "minibatches.size=32", "minibatches.epochs=1", "eval.episodes=2", "eval.final_episodes=3",
 ]  # fmt: skip
 
 
@@ -53,7 +53,8 @@ def test_a_run_asks_the_family_of_its_maker(run):
     folder = run(*WORDS)
     assert CALLS.count("action_kind") == CALLS.count("prepare") == CALLS.count("check") == 1
     assert CALLS.index("make") < CALLS.index("action_kind") < CALLS.index("prepare") < CALLS.index("check")
-    assert CALLS.count("evaluate") >= 1
+    assert CALLS.count("evaluate") == 2
+    assert CALLS.count("final evaluation") == 1
     assert CALLS.count("make") >= 2  # of the run, and of its evaluations
     assert json.loads((folder / "summary.json").read_text())["eval/return_mean"] == 321.0
 
