@@ -258,7 +258,8 @@ MISTAKES: dict[str, list[str]] = {
     "logger=[wandb,trackioo]": ["logger=trackioo: no such option. Try trackio, tensorboard, wandb.\n"],
     "logger=wandb logger.mode=offlin": ["logger.wandb.mode=offlin", "'auto', 'online' or 'offline'"],
     "layers@actor=transformer": [
-        "layers@actor=transformer: no such option. Try batch_renorm, layer_norm, mlp, noisy, simba, simba_v2, xqc.\n"
+        "layers@actor=transformer: no such option.",
+        "Try batch_renorm, layer_norm, mlp, noisy, simba, simba_v2, xqc.\n",
     ],
     "rnn=transformer": ["rnn=transformer: no such option. Try gru, lstm.\n"],
     "optim=adm": ["optim=adm: no such option. Try adam, adamw, laprop.\n"],
