@@ -209,7 +209,8 @@ def test_blocks_of_several_widths_are_refused():
 
 def test_on_policy_algorithms_refuse_layers_whose_statistics_change_while_learning():
     with pytest.raises(
-        UserError, match=r"^minibatches=epochs: does not go with actor.layers, which updates its statistics"
+        UserError,
+        match=r"^minibatches=epochs: does not go with actor.hidden_layers, which updates its statistics",
     ):
         settings("algo=ppo", "env=hopper", "layers@actor=simba")
 

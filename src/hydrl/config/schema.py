@@ -125,7 +125,7 @@ WITHIN = {
     "rnn": RNN,
     "model": MODEL,
     "norm": CallSpec("features"),
-    "layers": CallSpec("num_cells activation size actions outputs", gives="torch.nn.Module"),
+    "hidden_layers": CallSpec("num_cells activation size actions outputs", gives="torch.nn.Module"),
     "world_model": CallSpec("env", gives=MODULE),
     "planner": PLANNER,
 }

@@ -41,7 +41,7 @@ class NetworkOptions(TypedDict):
             has none of its own, which would need hidden states while acting; an action-value critic has, as
             it only reads sequences.
         norm: see :func:`hydrl.networks.layers.mlp`.
-        layers: builds hidden layers and output in place of an MLP, see :mod:`hydrl.networks.blocks`.
+        hidden_layers: builds hidden layers and output in place of an MLP, see :mod:`hydrl.networks.blocks`.
         init: see :func:`hydrl.networks.layers.init_weights`.
     """
 
@@ -51,7 +51,7 @@ class NetworkOptions(TypedDict):
     encoder: NotRequired[MakeEncoder | Literal["shared"] | None]
     rnn: NotRequired[Callable[..., TensorDictModuleBase] | None]
     norm: NotRequired[Norm | None]
-    layers: NotRequired[BuildLayers | None]
+    hidden_layers: NotRequired[BuildLayers | None]
     init: NotRequired[Literal["orthogonal"] | None]
 
 
@@ -66,7 +66,7 @@ def make_network(
     encoder: MakeEncoder | Literal["shared"] | None = None,
     rnn: Callable[..., TensorDictModuleBase] | None = None,
     norm: Norm | None = None,
-    layers: BuildLayers | None = None,
+    hidden_layers: BuildLayers | None = None,
     init: str | None = None,
 ) -> TensorDictModuleBase:
     """Builds an actor or critic that ends in ``head``; other arguments as in :class:`NetworkOptions`.
@@ -87,30 +87,30 @@ def make_network(
     is_shared = bool(preceding)
     if not is_shared and encoder != "shared":
         preceding, layer_keys = make_encoder_and_rnn(env, in_keys, encoder, rnn)
-    size = input_size(env, preceding, layer_keys) if norm or layers or not preceding else 0
+    size = input_size(env, preceding, layer_keys) if norm or hidden_layers or not preceding else 0
     actions = env.action_spec_unbatched.shape[-1] if head.takes_action else 0
     if head.takes_action:
         layer_keys = [*layer_keys, "action"]
-    hidden = hidden_layers(num_cells, activation, norm, layers, size + actions, actions)
-    network = materialise(head.build(hidden, layer_keys, preceding), env)
+    layers = make_layers(num_cells, activation, norm, hidden_layers, size + actions, actions)
+    network = materialise(head.build(layers, layer_keys, preceding), env)
     # Shared modules are initialised with the actor.
     init_weights(network[-1] if is_shared else network, init, head.gain)
-    if init or layers:
+    if init or hidden_layers:
         network.redraw = partial(redraw_weights, init=init, last_gain=head.gain)
     return network
 
 
-def hidden_layers(
+def make_layers(
     num_cells: list[int],
     activation: str,
     norm: Norm | None,
-    layers: BuildLayers | None,
+    hidden_layers: BuildLayers | None,
     size: int,
     actions: int,
 ) -> Layers:
     """Builder of the hidden layers; of the ``size`` entries that they read, the last are the action's."""
-    if layers is not None:
-        return BlockLayers(num_cells, activation, norm, size, layers, actions)
+    if hidden_layers is not None:
+        return BlockLayers(num_cells, activation, norm, size, hidden_layers, actions)
     cls = ActionValueLayers if actions and norm is None else Layers
     return cls(num_cells, activation, norm, size)
 

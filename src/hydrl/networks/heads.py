@@ -287,6 +287,42 @@ def action_value(outputs: int = 1) -> Head:
     return Head(lambda layers: layers(outputs), ["state_action_value"], takes_action=True)
 
 
+def return_distribution(v_max: float, atoms: int, prior_std: float | None) -> Head:
+    """Head of a distribution of returns: log-probabilities ``[..., atoms]`` and their mean ``[..., 1]``."""
+    return Head(
+        lambda layers: ConcatSequential(layers(atoms), ReturnDistribution(v_max, atoms, prior_std)),
+        ["state_action_log_prob", "state_action_value"],
+        takes_action=True,
+    )
+
+
+class ReturnDistribution(nn.Module):
+    """Categorical distribution over returns, evenly spaced from ``-v_max`` to ``v_max``.
+
+    Args:
+        v_max: the largest return.
+        atoms: number of returns.
+        prior_std: standard deviation of the distribution for logits of 0, a normal one with a part that is
+            even; ``None``: even. Targets narrow an even one slowly, by the discount alone.
+    """
+
+    support: Tensor
+    prior: Tensor
+
+    def __init__(self, v_max: float, atoms: int, prior_std: float | None) -> None:
+        super().__init__()
+        self.register_buffer("support", torch.linspace(-v_max, v_max, atoms))
+        prior = torch.zeros(atoms)
+        if prior_std is not None:
+            prior = ((self.support / prior_std).square() / -2).exp().add(1e-3).log()
+        self.register_buffer("prior", prior)
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """``[..., atoms]`` to log-probabilities and their mean."""
+        log_prob = (logits.float() + self.prior).log_softmax(-1)
+        return log_prob, (log_prob.exp() * self.support).sum(-1, keepdim=True)
+
+
 def discriminator() -> Head:
     """Head of a discriminator, a probability ``[..., 1]``, under the name TorchRL's loss reads."""
     return Head(lambda layers: ConcatSequential(layers(1), nn.Sigmoid()), ["d_logits"], takes_action=True)

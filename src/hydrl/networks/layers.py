@@ -146,8 +146,8 @@ def redraw_weights(module: nn.Module, init: str | None, last_gain: float) -> nn.
     Arguments as of :func:`init_weights`.
     """
     for layer in module.modules():
-        if hasattr(layer, "reset_parameters"):
-            layer.reset_parameters()
+        if callable(reset := getattr(layer, "reset_parameters", None)):
+            reset()
     return init_weights(module, init, last_gain)
 
 
