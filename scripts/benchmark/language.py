@@ -3,11 +3,11 @@
 python -m scripts.benchmark.language sort                      # seeds 100 to 104, about four minutes each
 python -m scripts.benchmark.language sum countdown --seeds 100 101 102
 
-Of each seed, one `algo=sft` run imitates solved prompts. The others start from its first checkpoint that answers
-enough prompts of the evaluation half. The control is the same run going on, for more updates than GRPO has: its
-checkpoint with the best evaluation counts. All figures are shares of 500 prompts of the final half, answered
-greedily, which nothing was chosen by. A figure is kept in outputs/language as its run ends; the same command
-goes on from there.
+Of each seed, one `algo=sft` run imitates solved prompts. The others start from its first checkpoint that
+answers enough prompts of the evaluation half. The control is the same run going on, for more updates than
+GRPO has: its checkpoint with the best evaluation counts. All figures are shares of 500 prompts of the final
+half, answered greedily, by which nothing was chosen. Figures are kept in outputs/language as runs end, and the
+same command resumes.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +96,7 @@ def main() -> None:
 
 
 def measure_seed(task: str, plan: Plan, seed: int) -> dict[str, float]:
-    """Shares of right answers of one seed's runs, by column; those of a start alone if none was good enough."""
+    """Shares of right answers of one seed's runs, by column; that of the control alone without a start."""
     folder = OUTPUTS / task / str(seed)
     evaluation = plan.sft[-1].partition("=")[2]
     sft = train_run(
@@ -111,15 +112,15 @@ def measure_seed(task: str, plan: Plan, seed: int) -> dict[str, float]:
     )
     rows = [row for row in metric_rows(sft / "metrics.csv") if row.get("eval/return_mean") is not None]
     starts = [int(row["frames"] or 0) for row in rows if (row["eval/return_mean"] or 0) >= plan.start]
-    figures = {"control": keep_figure(folder, "control", lambda: score(sft, "best"))}
+    figures = {"control": keep_figure(folder, "control", partial(score, sft, "best"))}
     if not starts:
         print(f"{task}, seed {seed}: imitation never reached {plan.start}", flush=True)
         return figures
-    figures["start"] = keep_figure(folder, "start", lambda: score(sft, str(starts[0])))
+    figures["start"] = keep_figure(folder, "start", partial(score, sft, str(starts[0])))
     for name, algo, words in (("grpo", "grpo", plan.grpo), ("experts", "expert_iteration", plan.experts)):
         begin = [f"init_from.run={sft}", f"init_from.checkpoint={starts[0]}", f"seed={seed}"]
         run = train_run(folder / name, [f"algo={algo}", *plan.task, *words, *begin])
-        figures[name] = keep_figure(folder, name, lambda run=run: score(run, "last"))
+        figures[name] = keep_figure(folder, name, partial(score, run, "last"))
     return figures
 
 
