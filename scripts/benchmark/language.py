@@ -6,7 +6,7 @@ python -m scripts.benchmark.language sum countdown --seeds 100 101 102
 Of each seed, one `algo=sft` run imitates solved prompts. The others start from its first checkpoint that
 answers enough prompts of the evaluation half. The control is the same run going on, for more updates than
 GRPO has: its checkpoint with the best evaluation counts. All figures are shares of 500 prompts of the final
-half, answered greedily, by which nothing was chosen. Figures are kept in outputs/language as runs end, and the
+half, by greedy answers; nothing was chosen by them. Figures are kept in outputs/language as runs end; the
 same command resumes.
 """
 
