@@ -19,7 +19,7 @@ GAMMA = 0.5
 slow = partial(pytest.param, marks=pytest.mark.slow)
 SEEDS = [0, *map(slow, range(1, 10))]
 # Of their kind, others are fast.
-LATER = ["cql", "cql_discrete", "iql_discrete", "iql_online", "redq", "simba_v2", "tqc"]
+LATER = ["cql", "cql_discrete", "iql_discrete", "iql_online", "munchausen_dqn", "redq", "simba_v2", "tqc"]
 
 
 def cases() -> list[tuple[str, str]]:
@@ -81,6 +81,8 @@ REPLAY = {
     "target.tau": 0.1,
     "target.value_network_update_interval": 8,
     "loss.module.alpha_init": 0.2,
+    "loss.module.temperature": 1e-3,
+    "loss.module.lowest": 0.0,
 }
 WORLD_MODEL = REPLAY | {"minibatches.updates": 32, "optim.lr": 3e-3}
 DATA = REPLAY | {"total_frames": 12_288, "collector.frames_per_batch": 1_024}

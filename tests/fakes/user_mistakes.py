@@ -456,8 +456,8 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=mappo env=cartpole": [
         "algo=mappo: acts in multi-agent continuous, multi-agent discrete or multi-agent",
-        "Use algo=a2c, dqn, dreamer_v3, impala, ppo, prioritized_dqn, r2d2, rainbow, recurrent_ppo,",
-        "reinforce or sac_discrete.\n",
+        "Use algo=a2c, dqn, dreamer_v3, impala, munchausen_dqn, ppo, prioritized_dqn, qr_dqn, r2d2,",
+        "rainbow, recurrent_ppo, reinforce or sac_discrete.\n",
     ],
     "algo=mappo env=custom env._target_=tests.fakes.envs.CountingTeam actor=tanh_normal": [
         "actor=tanh_normal: does not go with algo=mappo, which learns on-policy with a stochastic policy.",

@@ -134,6 +134,25 @@ def distributional(
     return noisy_layers(make_network(env, head, **net), noisy)
 
 
+def quantile(
+    env: EnvBase,
+    *,
+    noisy: PositiveFloat | None = None,
+    quantiles: Annotated[int, Field(gt=1)],
+    dueling: bool = False,
+    **net: Unpack[NetworkOptions],
+) -> QValueActor:
+    """Q-network of quantiles of returns, greedy in their mean (QR-DQN, Dabney et al. 2018).
+
+    Args:
+        env: and the others as for :func:`q_value`.
+        quantiles: of the return of each action, evenly spaced.
+        dueling: as :func:`q_value`, with a value and an advantage for each quantile.
+    """
+    head = heads.quantile_values(env.action_spec_unbatched, quantiles, dueling=dueling, mask=mask_key(env))
+    return noisy_layers(make_network(env, head, **net), noisy)
+
+
 def warn_rounding(env: EnvBase, key: NestedKey = "action") -> None:
     """Warns of action bounds between which float32 has few values.
 

@@ -277,6 +277,35 @@ def distributional(
     return Head(net, ["action_value"], wrap)
 
 
+def quantile_values(
+    spec: TensorSpec, quantiles: int, *, dueling: bool, mask: NestedKey | None = None
+) -> Head:
+    """Head of a Q-network of quantiles of returns, ``[..., quantiles, actions]``, greedy in their mean."""
+    actions = spec.space.n
+
+    def net(layers: Any) -> nn.Module:
+        if dueling:
+            return ConcatSequential(layers.dueling((quantiles, actions), (quantiles, 1)), QuantileMean())
+        return ConcatSequential(
+            layers(quantiles * actions), nn.Unflatten(-1, (quantiles, actions)), QuantileMean()
+        )
+
+    def wrap(values: TensorDictModuleBase) -> QValueActor:
+        return set_one_hot_choice(
+            QValueActor(values, spec=nested_spec(spec, "action"), action_mask_key=mask), argmax_one_hot
+        )
+
+    return Head(net, ["action_value", "quantiles"], wrap)
+
+
+class QuantileMean(nn.Module):
+    """Action values ``[..., actions]``, the mean of quantiles ``[..., quantiles, actions]``, and these."""
+
+    def forward(self, quantiles: Tensor) -> tuple[Tensor, Tensor]:
+        """Both."""
+        return quantiles.mean(-2), quantiles
+
+
 def state_value(key: NestedKey = "state_value") -> Head:
     """Head of a state value, ``[..., 1]``, as the entry ``key``."""
     return Head(lambda layers: layers(1), [key])
