@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,12 @@ NAMED_APART = {"algo", "env", *PRESETS}
 
 
 def write_run_page(
-    run: Path, title: str, summary: Mapping[str, Any], rows: Mapping[str, str], config: Mapping[str, Any]
+    run: Path,
+    title: str,
+    summary: Mapping[str, Any],
+    rows: Mapping[str, str],
+    config: Mapping[str, Any],
+    samples: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Writes ``run.html``.
 
@@ -32,6 +37,7 @@ def write_run_page(
         summary: content of ``summary.json``.
         rows: rows of the summary table.
         config: the run's settings as they are saved.
+        samples: of the last evaluation, such as prompts and answers; all have the same keys.
     """
     videos = sorted((run / "videos").glob("*.mp4"))  # final.mp4 sorts after those named by frames
     command = ["python", "train.py", *user_dirs.folder_options(user_dirs.saved_folders(run)), *typed_words()]
@@ -42,11 +48,18 @@ def write_run_page(
         *[f"![video](videos/{video.name})" for video in videos[-1:]],
         "## Results",
         table(["", ""], ([as_text(name), code(text)] for name, text in rows.items())),
+        *(["## Samples", samples_table(samples)] if samples else []),
         "## Command",
         fenced(localize_commands(shlex.join(command))),
         *config_sections(config),
     ]
     write_page("\n\n".join(filter(None, sections)), run / "run.html")
+
+
+def samples_table(samples: Sequence[Mapping[str, Any]]) -> str:
+    """Samples of an evaluation as a table."""
+    cells = ([code(value) for value in sample.values()] for sample in samples)
+    return table([as_text(name) for name in samples[0]], cells)
 
 
 def headline(summary: Mapping[str, Any]) -> str:
