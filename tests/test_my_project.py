@@ -25,7 +25,7 @@ from tests.conftest import ROOT, settings, start, typed
 PAGES = [*(ROOT / "docs").glob("own_*.md"), ROOT / "docs" / "action_masks.md"]
 PAGE = "\n".join(path.read_text() for path in PAGES)
 FAST = ["debug=fast", "total_frames=512", "eval.every_frames=512", "eval.stop_when_solved=false"]
-MODULES = ("my_envs", "my_nets", "my_losses", "my_teams", "my_transforms")
+MODULES = ("my_envs", "my_nets", "my_losses", "my_tasks", "my_teams", "my_transforms")
 
 
 @pytest.fixture
@@ -136,11 +136,14 @@ def test_a_wrapper_and_a_metric_are_set_from_the_shell(project):
         ["env=meeting", "algo=ippo"],
         ["env=corridor", "algo=dqn", "actor=q_net", "minibatches.warmup_frames=0"],
         ["env=corridor", "algo=dqn", "encoder=shortcut", "minibatches.warmup_frames=0"],
+        ["env=calculator", "algo=grpo", "collector.num_envs=128"],
     ],
 )
 def test_each_environment_is_trained_in(choice, shared_project, run):
     if "env=meeting" in choice:
         pytest.importorskip("pettingzoo")
+    if "env=calculator" in choice:
+        pytest.importorskip("transformers")
     user_dirs.add_folders([shared_project / "conf"])
     folder = run(user_dirs.searchpath([shared_project / "conf"]), *choice, *FAST, "total_frames=256")
     assert summary(folder)["frames"] == 256

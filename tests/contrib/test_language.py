@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 from tensordict import TensorDict, lazy_stack
-from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration_type
+from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration_type, step_mdp
 from torchrl.objectives import llm
 
 import hydrl
@@ -19,7 +19,7 @@ from hydrl.contrib.language.prompt_env import make_prompts
 from hydrl.contrib.language.tasks import Countdown, Digits, Sum, evaluate, part_of
 from hydrl.errors import RunError, UserError
 from tests.conftest import logged, saved, settings
-from tests.fakes.text_tasks import Broken, Endless
+from tests.fakes.text_tasks import Broken, Endless, Lookup, Telephone
 
 transformers = pytest.importorskip("transformers")
 
@@ -457,7 +457,8 @@ def test_groups_without_difference_and_truncated_answers_are_left_out_on_request
         buffer = ReplayBuffer(storage=LazyTensorStorage(8), sampler=SamplerWithoutReplacement())
         make = partial(Groups, buffer, GRPOLoss(policy), group_size=2, epochs=1, size=8)
         taken = [
-            step.update({"log_ratio_max": torch.zeros(len(step))}) for step in make(**options)(rows.copy())
+            step.update({"log_ratio_max": torch.zeros(len(step))})
+            for step in make(**options)(rows.copy()[:, None])
         ]
         return sum(map(len, taken))
 
@@ -471,11 +472,11 @@ def test_experts_keep_what_is_right_however_the_others_are(codec):
     """TorchRL's selector keeps what is above the median: nothing of [0, 1, 1, 1], two of all wrong."""
     from torchrl.data import LazyTensorStorage, ReplayBuffer
 
-    rows = answered(uneven(codec), codec, 4)
+    rows = answered(policy := uneven(codec), codec, 4)
     for rewards, count in (([0, 1, 1, 1], 3), ([1, 1, 1, 1], 4), ([-1, -2, -3, -4], 0)):
         rows["next"] = TensorDict({"reward": torch.tensor(rewards).float()[:, None]}, [4])
         buffer = ReplayBuffer(storage=LazyTensorStorage(16))
-        steps = [*Experts(buffer, None, group_size=4, updates=2, size=1)(rows)]
+        steps = [*Experts(buffer, SFTLoss(policy), group_size=4, updates=2, size=1)(rows[:, None])]
         assert len(buffer) == count
         assert len(steps) == 2 * (count > 0)
 
@@ -551,6 +552,7 @@ def test_a_verifier_that_never_ends_is_killed_and_started_again():
     after = env.step(now)["next"]
     assert after["reward"].flatten().tolist() == [1, 0, 1]
     assert after["episode_info", "timeout"].flatten().tolist() == [0, 1, 0]
+    now = env.reset()
     now["action"] = env.codec.encode_answers(["1", "9*", "1"], 9)
     with pytest.raises(RunError, match=r"SyntaxError.* of the answer '9\*'"):
         env.step(now)
@@ -614,3 +616,185 @@ def test_recomputed_log_probabilities_replace_those_of_the_policy_that_acted(run
     for row in rows:
         assert float(row["train/acting_log_ratio_max"]) < 1e-4
         assert float(row["train/first_log_ratio_max"]) < 1e-4
+
+
+def talk(env, answers):
+    """Gives answers of one turn after the other; returns the steps."""
+    steps, now = [], env.reset()
+    for turn in answers:
+        now["action"] = env.codec.encode_answers(turn, env.action_spec.shape[-1])
+        steps.append(env.step(now))
+        now = step_mdp(steps[-1])
+    return steps
+
+
+def test_a_task_that_replies_makes_a_conversation():
+    """All before an answer is the next observation, the mark that ends the earlier one included."""
+    env = make_prompts(Telephone(), prompt_tokens=11, answer_tokens=3, turns=3, num_envs=4, held_out=0)
+    check_env_specs(env)
+    env.set_seed(0)
+    steps = talk(env, [["1", "?", "?", "??"], ["", "1", "?", "?"], ["1", "", "1", "1"]])
+    prompts, end = [prompt for prompt, _ in env.prompts], env.codec.end
+    first = [token for token in steps[1]["prompt"][1].tolist() if token != env.codec.pad]
+    assert first == [*env.codec.read_prompts([prompts[1] + "?"])[0], end, *env.codec.read_prompts(["no"])[0]]
+    assert (steps[1]["prompt"][0] == env.codec.pad).all()  # its conversation has ended
+    assert torch.stack([step["next", "reward"] for step in steps], 1).squeeze(-1).tolist() == [
+        [1, 0, 0],
+        [0, 1, 0],
+        [0, 0, 1],
+        [0, 0, 0],  # the conversation would not fit in `prompt_tokens`, and ends with a wrong answer
+    ]
+    assert [step["next", "done"].all().item() for step in steps] == [False, False, True]
+    info = steps[-1]["next", "episode_info"]
+    assert info["turns"].flatten().tolist() == [1, 2, 3, 2]
+    assert info["tokens"].flatten().tolist() == [2, 4, 6, 5]
+    assert info["truncated"].flatten().tolist() == [0, 0, 0, 1]
+    assert info["success"].flatten().tolist() == [1, 1, 1, 0]
+
+
+def test_advantages_are_of_the_return_of_a_conversation_and_its_answers_alone_are_learned():
+    """TorchRL compares each turn's reward alone: the right conversation's first turn would be punished."""
+    from torchrl.data import LazyTensorStorage, ReplayBuffer
+    from torchrl.data.replay_buffers import SamplerWithoutReplacement
+
+    env = make_prompts(
+        Telephone(), prompt_tokens=12, answer_tokens=3, turns=3, num_envs=4, group_size=2, held_out=0
+    )
+    policy = LanguagePolicy(tiny(env.codec, 15, hidden=16, layers=1, heads=1), env.codec, 3, 1.0)
+    policy.turns = 3
+    steps = talk(env, [["1", "2", "?", "?"], ["", "", "1", "2"], ["", "", "", ""]])
+    batch = torch.stack(steps, 1)
+    batch["action_log_prob"] = torch.zeros(4, 3, 3)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(12), sampler=SamplerWithoutReplacement())
+    groups = Groups(buffer, GRPOLoss(policy), group_size=2, epochs=1, size=12, scale="none", reference=False)
+    minibatches = groups(batch)
+    learned = next(minibatches)
+    texts = {(len(row["prompt"][row["prompt"] != policy.pad]), policy_text(env, row)) for row in learned}
+    assert texts == {(3, "1"), (3, "2"), (3, "?"), (7, "1"), (7, "2")}
+    assert len(learned) == 6
+    advantages = {(policy_text(env, row), row["advantage"].item()) for row in learned}
+    assert advantages == {("1", 0.5), ("2", -0.5), ("?", 0.5), ("?", -0.5)}
+    ended = learned["action"] == env.codec.end
+    loss = GRPOLoss(policy)(learned)
+    assert ended.any(-1).all()  # the mark that ends a turn is learned
+    assert loss["loss_objective"].isfinite()
+    with pytest.raises(
+        UserError, match=r"^collector.frames_per_batch=8: .* Use collector.frames_per_batch=12 "
+    ):
+        next(groups(batch[:, :2]))
+    theirs = llm.MCAdvantage(grpo_size=2)
+    rows = []
+    for prompt, rewards in (("a", [0.0, 1.0]), ("a", [0.0, 0.0])):
+        ends = {"reward": torch.tensor(rewards)[:, None], "done": torch.tensor([[False], [True]])}
+        rows.append(TensorDict({"query": [prompt] * 2, "next": TensorDict(ends, [2])}, [2]))
+    given = [theirs.inv(lazy_stack([*row.unbind(0)])) for row in rows][-1]
+    assert given["advantage"].flatten()[0] < 0  # of the first turn, which was right
+
+
+def policy_text(env, row):
+    return env.codec.decode(row["action"][None])[0]
+
+
+def test_experts_keep_all_answers_of_a_right_conversation():
+    from torchrl.data import LazyTensorStorage, ReplayBuffer
+
+    env = make_prompts(Telephone(), prompt_tokens=12, answer_tokens=3, turns=2, num_envs=2, held_out=0)
+    policy = LanguagePolicy(tiny(env.codec, 15, hidden=16, layers=1, heads=1), env.codec, 3, 1.0)
+    policy.turns = 2
+    batch = torch.stack(talk(env, [["?", "?"], ["1", "2"]]), 1)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(16))
+    [*Experts(buffer, SFTLoss(policy), group_size=2, updates=1, size=1)(batch)]
+    assert [policy_text(env, row) for row in buffer[:]] == ["?", "1"]
+
+
+TURNS = ["env=prompts", "env.turns=2", "env.held_out=0", "env.verifier_timeout=null", "compile=false"]
+TURNS += ["env.prompt_tokens=8", "env.answer_tokens=2", f"env.task._target_={TASKS}.Lookup"]
+
+
+def test_asking_a_tool_is_learned_from_nothing(run):
+    """The answer is known to the tool alone, so that asking pays although only the last turn is rewarded."""
+    words = [
+        *TURNS,
+        "env.answer_tokens=1",
+        "model.hidden=32",
+        "model.heads=2",
+        "optim.lr=2e-3",
+        "eval.every_frames=100_000",
+    ]
+    words += ["collector.num_envs=128", "collector.frames_per_batch=256", "minibatches.reference=false"]
+    folder = run("algo=grpo", *words, "total_frames=12_800", "eval.final_episodes=100", "seed=3")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["eval/return_mean"] > 0.9
+    assert summary["eval/turns"] == pytest.approx(2, abs=0.05)
+
+
+@pytest.mark.parametrize("algo", ["sft", "expert_iteration"])
+def test_conversations_are_imitated(algo, run):
+    words = [*TURNS, "total_frames=64", "collector.frames_per_batch=32", "minibatches.size=16"]
+    words += ["eval.every_frames=32", "eval.episodes=4", "eval.final_episodes=4", "log_every_frames=32"]
+    words += ["collector.num_envs=16", "minibatches.right=0"] if algo == "expert_iteration" else []
+    folder = run(f"algo={algo}", *words)
+    assert json.loads((folder / "summary.json").read_text())["updates"] > 0
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    assert len(samples) == 8
+
+
+def test_solved_conversations_have_a_row_for_each_answer():
+    chosen = settings("algo=sft", *TURNS, "data.examples=8")
+    env = envs.make_env(chosen.build("env"), chosen.transform_builders)
+    rows = chosen.build("data")(env, chosen.build("actor")(env))[:]
+    codec = env.base_env.codec
+    answers = codec.decode(rows["action"])
+    assert answers[::2] == ["?"] * 8
+    texts = [codec.tokenizer.decode(row[row != codec.pad]) for row in rows["prompt"]]
+    for asked, answered_by, answer in zip(texts[::2], texts[1::2], answers[1::2], strict=True):
+        assert answered_by == f"{asked}?<eos>{Lookup.secret(asked)}"
+        assert answer == Lookup.secret(asked)
+
+
+def test_turns_and_tasks_that_do_not_go_together_are_refused():
+    with pytest.raises(UserError, match=r"^env.turns=2: Digits never replies. Use env.turns=1."):
+        make_prompts(Digits(), prompt_tokens=6, answer_tokens=5, turns=2)
+    with pytest.raises(
+        UserError, match=r"^env.turns=1: Telephone replies to answers. Use env.turns=2 or more."
+    ):
+        make_prompts(Telephone(), prompt_tokens=6, answer_tokens=5)
+    with pytest.raises(UserError, match=r"^env.chat_template=true: model=tiny has no chat template."):
+        make_prompts(Digits(), prompt_tokens=6, answer_tokens=5, chat_template=True)
+
+
+TEMPLATE = (
+    "{% for message in messages %}{{ '<' + message.role[0] + '>' + message.content + eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}<a>{% endif %}"
+)
+
+
+def test_chat_templates_are_the_folder_s_and_added_on_request_alone(tmp_path):
+    """TorchRL's writes ChatML around prompts although the tokenizer has a template of its own."""
+    codec = character_codec("0123456789?no<>ua")
+    codec.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(
+        UserError, match=r"^env.chat_template=true: the folder's tokenizer has no chat template"
+    ):
+        folder_codec_of(tmp_path, codec, has_chat=True)
+    codec.tokenizer.chat_template = TEMPLATE
+    plain, chat = (folder_codec_of(tmp_path, codec, has_chat=has_chat) for has_chat in (False, True))
+    assert plain.tokenizer.decode(plain.read_prompts(["12"])[0]) == "12"
+    context = chat.read_prompts(["12"])[0]
+    assert chat.tokenizer.decode(context) == "<u>12<eos><a>"
+    answer = chat.tokenizer("7", add_special_tokens=False)["input_ids"]
+    for written in ([*answer, chat.end], answer):  # one that ended, and one that was cut
+        continued = chat.continue_conversation(context, written, "no")
+        mark = "<eos>" * (chat.end in written)
+        assert chat.tokenizer.decode(continued) == f"<u>12<eos><a>7{mark or '<eos>'}<u>no<eos><a>"
+    messages = [("user", "12"), ("assistant", "7"), ("user", "no")]
+    assert chat.tokenizer.decode(continued) == chat.render_chat(messages)
+
+
+def folder_codec_of(path, codec, *, has_chat):
+    from safetensors.torch import save_file
+
+    codec.tokenizer.save_pretrained(path)
+    (path / "config.json").write_text("{}")
+    save_file({"weight": torch.zeros(1)}, path / "model.safetensors")
+    return folder_codec(str(path), has_chat=has_chat)

@@ -1,5 +1,7 @@
 """Text tasks that fail, never end, or reward what is easy to check; imported by verifier processes."""
 
+import zlib
+
 from hydrl.contrib.language.tasks import TextTask
 
 
@@ -55,3 +57,38 @@ class Endless(TextTask):
 
     def reward(self, prompt, answer, solution):
         return float(eval(answer) == 1)
+
+
+class Telephone(TextTask):
+    """Replies ``no`` to questions; any other answer ends the conversation, and ``1`` is right."""
+
+    characters = "0123456789?no"
+
+    def draw(self, rng):
+        return str(rng.randrange(100, 1_000)), "1"
+
+    def turn(self, prompt, answer):
+        return "no" if answer.startswith("?") else None
+
+
+class Lookup(TextTask):
+    """A bit that only the tool knows, which tells it where the answer is ``?``."""
+
+    characters = "01?"
+
+    def draw(self, rng):
+        prompt = f"{rng.randrange(16):04b}"
+        return prompt, self.secret(prompt)
+
+    def turn(self, prompt, answer):
+        return self.secret(prompt) if answer == "?" else None
+
+    def reward(self, prompt, answer, solution):
+        return float(answer == solution and len(prompt) > 4)
+
+    def demonstrate(self, prompt, solution):
+        return ["?", solution]
+
+    @staticmethod
+    def secret(prompt):
+        return str(zlib.crc32(prompt[:4].encode()) % 2)

@@ -240,7 +240,8 @@ def goal_env(env: TransformedEnv) -> gymnasium.Env:
     if {"observation", ACHIEVED, DESIRED} - leaves.keys() or not gym_env.has_wrapper_attr("compute_reward"):
         raise UserError(
             "buffer=hindsight: it needs a Gymnasium environment that observes observation, achieved_goal and "
-            "desired_goal and has compute_reward(achieved_goal, desired_goal, info). Write buffer=replay."
+            "desired_goal and has compute_reward(achieved_goal, desired_goal, info), as env=robotics has. "
+            "Write buffer=replay."
         )
     (_, achieved), (_, desired) = leaves[ACHIEVED], leaves[DESIRED]
     are_vectors = all(is_vector(env.observation_spec, key) for key in (ACHIEVED, DESIRED))

@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModuleBase
 from torchrl.data import LazyTensorStorage, ReplayBuffer
 from torchrl.envs import TransformedEnv
 
-from hydrl.contrib.language.prompt_env import PromptSource
+from hydrl.contrib.language.prompt_env import PromptEnv, PromptSource
 from hydrl.errors import UserError
 from hydrl.limits import PositiveInt
 
@@ -37,15 +37,20 @@ def solved(
         UserError: for a file that cannot be read, or texts that are too long.
     """
     base = env.base_env
-    pairs = draw_pairs(base.source, examples, seed) if path is None else [*read_pairs(Path(path))]
-    prompts, answers = [prompt for prompt, _ in pairs], [answer for _, answer in pairs]
-    prompt = base.encode(prompts)
+    if path is None:
+        rows = [row for pair in draw_pairs(base.source, examples, seed) for row in demonstrate(base, *pair)]
+    else:
+        pairs = [*read_pairs(Path(path))]
+        contexts = base.codec.read_prompts([prompt for prompt, _ in pairs])
+        rows = [(prompt, context, answer) for (prompt, answer), context in zip(pairs, contexts, strict=True)]
+    prompts, tokens, answers = (list(column) for column in zip(*rows, strict=True))
+    prompt = base.codec.pad_rows(tokens, prompts, base.prompt_tokens, "left", "env.prompt_tokens")
     action = base.codec.encode_answers(answers, base.action_spec.shape[-1])
-    ones = torch.ones(len(pairs), 1)
+    ones = torch.ones(len(rows), 1)
     ends = {"done": ones.bool(), "terminated": ones.bool()}
-    after = TensorDict({"prompt": prompt, "reward": ones, "episode_reward": ones, **ends}, [len(pairs)])
-    buffer = ReplayBuffer(storage=LazyTensorStorage(len(pairs)))
-    buffer.extend(TensorDict({"prompt": prompt, "action": action, "next": after}, [len(pairs)]))
+    after = TensorDict({"prompt": prompt, "reward": ones, "episode_reward": ones, **ends}, [len(rows)])
+    buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
+    buffer.extend(TensorDict({"prompt": prompt, "action": action, "next": after}, [len(rows)]))
     return buffer
 
 
@@ -53,6 +58,19 @@ def draw_pairs(source: PromptSource, examples: int, seed: int) -> list[tuple[str
     """Prompts of a task with their solutions."""
     rng = random.Random(f"solved {seed}")
     return [source.draw(rng, "training") for _ in range(examples)]
+
+
+def demonstrate(env: PromptEnv, prompt: str, solution: str) -> Iterator[tuple[str, list[int], str]]:
+    """The turns of a conversation that solves a prompt: text and tokens before an answer, and the answer."""
+    codec, source, text = env.codec, env.source, prompt
+    context = codec.read_prompts([prompt])[0]
+    for answer in source.task.demonstrate(prompt, solution):
+        yield text, context, answer
+        if (reply := source.reply(text, answer) if env.turns > 1 else None) is None:
+            return
+        tokens = codec.tokenizer([answer], add_special_tokens=False)["input_ids"][0]
+        context = codec.continue_conversation(context, [*tokens, codec.end], reply)
+        text += answer + reply
 
 
 def read_pairs(path: Path) -> Iterator[tuple[str, str]]:

@@ -25,6 +25,8 @@ GroupSize = Annotated[int, Field(ge=2)]
 class Groups(Minibatches):
     """Minibatches of GRPO: an answer's advantage compares it with the other answers to its prompt.
 
+    Of several turns a conversation's rewards are summed, and all its answers have the same advantage.
+
     It logs for each batch the share of groups whose rewards are all equal, the divergence from the reference
     policy, which is the policy as the run began, and the largest log-ratio before the first update. The last
     should be near 0, else acting and learning disagree on probabilities.
@@ -69,33 +71,41 @@ class Groups(Minibatches):
         self.is_warned = False
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
-        """Minibatches of ``[size]`` answers, the last one maybe smaller; the batch is ``[envs, 1]``."""
-        rows, info = batch.select(*LEARNED).reshape(-1), batch["next", INFO]
-        reward, group = batch["next", "reward"].reshape(-1), batch["group"].reshape(-1)
+        """Minibatches of ``[size]`` answers, the last one maybe smaller; the batch is ``[envs, turns]``."""
+        turns = split_turns(batch, self.policy)
+        has_answer = (turns["prompt"] != self.policy.pad).any(-1)  # not after a conversation's end
+        number = torch.arange(len(turns), device=batch.device)[:, None].expand_as(has_answer)[has_answer]
+        rows, info = turns.select(*LEARNED)[has_answer], batch["next", INFO]
+        reward, group = turns["next", "reward"].sum((-2, -1)), turns["group"][:, 0, 0]
+
+        def follow(name: str, values: Tensor) -> None:
+            """Logs a value of each conversation."""
+            info[name] = values[:, None].expand(turns.shape).reshape(*batch.shape, 1)
+
         if self.recomputes:
             with torch.no_grad():
                 log_prob = torch.cat([self.policy.log_prob(part) for part in rows.split(self.size)])
-            difference = (log_prob - rows["action_log_prob"]).abs().amax(-1)
-            info["acting_log_ratio_max"] = difference.reshape(*batch.shape, 1)
+            difference = (log_prob - rows["action_log_prob"]).abs().max()
+            follow("acting_log_ratio_max", difference.expand(len(turns)))
             rows["action_log_prob"] = log_prob
         if self.has_reference:
             rows["reference_log_prob"] = self.reference_log_prob(rows)
             difference = rows["reference_log_prob"] - rows["action_log_prob"]
-            reward = reward + self.kl_in_reward * difference.sum(-1)
+            reward = reward.index_add(0, number, self.kl_in_reward * difference.sum(-1))
             tokens = (rows["action"] != self.policy.pad).sum()
             divergence = (difference.expm1() - difference).sum() / tokens
-            info["kl_to_reference"] = divergence.expand(*batch.shape, 1)
+            follow("kl_to_reference", divergence.expand(len(turns)))
         advantage, has_difference = group_advantages(reward, group, self.group_size, self.scale)
         self.warn_of_equal_groups((~has_difference).float().mean().item())
-        info["equal_groups"] = (~has_difference).float().reshape(*batch.shape, 1)
-        rows["advantage"] = advantage[:, None, None]
+        follow("equal_groups", (~has_difference).float())
+        rows["advantage"] = advantage[number, None, None]
         learned = has_difference | (not self.drop)
         if self.truncated == "mask":
-            learned &= ~info["truncated"].reshape(-1).bool()
-        for number, minibatch in enumerate(self.split(rows[learned])):
+            learned &= ~turns["next", INFO, "truncated"][:, -1, 0].bool()
+        for count, minibatch in enumerate(self.split(rows[learned[number]])):
             yield minibatch
-            if number == 0:
-                info["first_log_ratio_max"] = minibatch[LOG_RATIO].max().expand(*batch.shape, 1)
+            if count == 0:
+                follow("first_log_ratio_max", minibatch[LOG_RATIO].max().expand(len(turns)))
 
     def warn_of_equal_groups(self, share: float) -> None:
         """Warns once if a batch has next to nothing to learn from."""
@@ -132,6 +142,22 @@ class Groups(Minibatches):
         if "reference" in state:
             self.reference = copy.deepcopy(self.policy).requires_grad_(False)
             self.reference.load_state_dict(state["reference"])
+
+
+def split_turns(batch: TensorDictBase, policy: Any) -> TensorDictBase:
+    """A batch as ``[conversations, turns]``.
+
+    Raises:
+        UserError: if it does not hold whole conversations.
+    """
+    if batch.shape[-1] % policy.turns:
+        frames = batch.numel() // batch.shape[-1] * policy.turns
+        raise UserError(
+            f"collector.frames_per_batch={batch.numel()}: does not hold whole conversations of env.turns="
+            f"{policy.turns}. Use collector.frames_per_batch={frames} with collector.num_envs="
+            f"{frames // policy.turns}."
+        )
+    return batch.reshape(-1, policy.turns)
 
 
 def group_advantages(reward: Tensor, group: Tensor, size: int, scale: str) -> tuple[Tensor, Tensor]:
@@ -172,7 +198,7 @@ class Experts(Minibatches):
         group_size: answers to each prompt.
         updates: minibatches a batch, once the buffer holds one.
         size: answers a minibatch.
-        right: reward from which an answer is kept.
+        right: reward from which an answer is kept; of several turns the sum of all.
     """
 
     def __init__(
@@ -186,10 +212,14 @@ class Experts(Minibatches):
         right: float = 1.0,
     ) -> None:
         self.buffer, self.updates, self.size, self.right = buffer, updates, size, right
+        self.policy = loss.actor_network
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
-        """Minibatches of ``[size]`` answers; the batch is ``[envs, 1]``."""
-        rows = batch.select("prompt", "action").reshape(-1)[batch["next", "reward"].reshape(-1) >= self.right]
+        """Minibatches of ``[size]`` answers; the batch is ``[envs, turns]``."""
+        turns = split_turns(batch, self.policy)
+        is_right = turns["next", "reward"].sum((-2, -1)) >= self.right
+        has_answer = (turns["prompt"] != self.policy.pad).any(-1)
+        rows = turns.select("prompt", "action")[has_answer & is_right[:, None]]
         if len(rows):
             self.buffer.extend(rows)
         if len(self.buffer) >= self.size:

@@ -30,7 +30,9 @@ def language(
     """
     codec, answer_tokens = env.base_env.codec, env.base_env.action_spec.shape[-1]
     positions = env.base_env.observation_spec["prompt"].shape[-1] + answer_tokens
-    return LanguagePolicy(model(codec, positions), codec, answer_tokens, temperature).to(env.device)
+    policy = LanguagePolicy(model(codec, positions), codec, answer_tokens, temperature).to(env.device)
+    policy.turns = env.base_env.turns
+    return policy
 
 
 class LanguagePolicy(TensorDictModuleBase):
@@ -41,9 +43,13 @@ class LanguagePolicy(TensorDictModuleBase):
         codec: knows the padding and the end token.
         answer_tokens: tokens after which an answer is cut.
         temperature: of sampled answers.
+
+    Attributes:
+        turns: answers in a conversation's episode, see :class:`hydrl.contrib.language.prompt_env.PromptEnv`.
     """
 
     model: Any
+    turns = 1
 
     def __init__(self, model: nn.Module, codec: TextCodec, answer_tokens: int, temperature: float) -> None:
         from transformers import GenerationConfig
@@ -70,25 +76,33 @@ class LanguagePolicy(TensorDictModuleBase):
         """Writes answers ``[answer_tokens]`` and their log-probabilities, which are 0 after the end."""
         prompt = tensordict["prompt"]
         flat = prompt.reshape(-1, prompt.shape[-1])
+        active = (flat != self.pad).any(-1)  # conversations that have ended have empty prompts
+        action = flat.new_full((len(flat), self.answer_tokens), self.pad)
+        log_prob = torch.zeros(action.shape, device=flat.device)
+        if active.any():
+            answer, log_probs = self.answer(flat[active])
+            action[active, : answer.shape[1]], log_prob[active, : answer.shape[1]] = answer, log_probs
+        shape = (*prompt.shape[:-1], self.answer_tokens)
+        tensordict["action"], tensordict["action_log_prob"] = action.reshape(shape), log_prob.reshape(shape)
+        return tensordict
+
+    def answer(self, prompt: Tensor) -> tuple[Tensor, Tensor]:
+        """Answers to prompts ``[prompts, prompt_tokens]``, and the log-probabilities of their tokens."""
         # Without top_k=0 transformers samples the 50 likeliest tokens only.
         sampling = {"do_sample": True, "temperature": self.temperature, "top_k": 0, "top_p": 1.0}
         greedy = exploration_type() == ExplorationType.DETERMINISTIC
         output = self.model.generate(
-            input_ids=flat,
-            attention_mask=(flat != self.pad).long(),
+            input_ids=prompt,
+            attention_mask=(prompt != self.pad).long(),
             max_new_tokens=self.answer_tokens,
             suppress_tokens=[self.pad],
             output_scores=True,
             return_dict_in_generate=True,
             **({"do_sample": False} if greedy else sampling),
         )
-        answer = output.sequences[:, flat.shape[1] :]
+        answer = output.sequences[:, prompt.shape[1] :]
         scores = torch.stack(output.scores, 1).float().log_softmax(-1)
-        log_prob = scores.gather(-1, answer[..., None])[..., 0].masked_fill(answer == self.pad, 0.0)
-        room, shape = (0, self.answer_tokens - answer.shape[1]), (*prompt.shape[:-1], self.answer_tokens)
-        tensordict["action"] = nn.functional.pad(answer, room, value=self.pad).reshape(shape)
-        tensordict["action_log_prob"] = nn.functional.pad(log_prob, room).reshape(shape)
-        return tensordict
+        return answer, scores.gather(-1, answer[..., None])[..., 0].masked_fill(answer == self.pad, 0.0)
 
     def logits(self, prompt: Tensor, answer: Tensor) -> Tensor:
         """Logits of an answer's tokens as they are sampled, ``[answers, answer_tokens, vocabulary]``.

@@ -1,4 +1,4 @@
-"""Prompts as an environment: the observation is a prompt, the action an answer, and a step is an episode."""
+"""Prompts as an environment: the observation is a prompt, the action an answer, and a turn is a step."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -106,9 +106,11 @@ def make_prompts(
     *,
     prompt_tokens: PositiveInt,
     answer_tokens: PositiveInt,
+    turns: PositiveInt = 1,
     num_envs: int = 1,
     group_size: int | None = None,
     tokenizer: str | None = None,
+    chat_template: bool = False,
     held_out: Fraction = 0.1,
     verifier_timeout: PositiveFloat | None = None,
     part: Part = "training",
@@ -118,11 +120,13 @@ def make_prompts(
 
     Args:
         task: draws prompts and rewards answers.
-        prompt_tokens: tokens of the longest prompt.
+        prompt_tokens: tokens of the longest prompt, earlier turns included.
         answer_tokens: tokens after which an answer is cut.
+        turns: answers in the longest conversation, for tasks that reply.
         num_envs: prompts at a time; 1 gives batch size ``[]``, more ``[num_envs]``.
         group_size: consecutive answers to the same prompt; ``None`` is 1.
         tokenizer: a local Hugging Face folder; ``None``: a token for each character of the task.
+        chat_template: whether prompts and replies are messages in the chat template of that folder.
         held_out: share of prompts that are never trained on; with 0 evaluations draw from all prompts.
         verifier_timeout: seconds for the reward of one answer, which a worker process computes; a longer one
             is killed, and its answer gets 0. ``None`` rewards in this process without a limit.
@@ -130,13 +134,20 @@ def make_prompts(
         device: where prompts and answers live.
 
     Raises:
-        UserError: for a task too small to hold a prompt out, a prompt that is too long, or a missing package.
+        UserError: for a task too small to hold a prompt out, a prompt that is too long, one turn for a task
+            that replies, several for one that does not, a chat template without a folder, or a missing
+            package.
     """
-    codec = character_codec(task.characters) if tokenizer is None else folder_codec(tokenizer)
+    if tokenizer is None and chat_template:
+        raise UserError("env.chat_template=true: model=tiny has no chat template. Use model=folder.")
+    if tokenizer is None:
+        codec = character_codec(task.characters)
+    else:
+        codec = folder_codec(tokenizer, has_chat=chat_template)
     source = PromptSource(task, codec, prompt_tokens, held_out, verifier_timeout)
-    source.check()
+    source.check(turns)
     batch_size = [] if num_envs == 1 else [num_envs]
-    return PromptEnv(source, answer_tokens, batch_size, group_size or 1, part, device)
+    return PromptEnv(source, answer_tokens, batch_size, group_size or 1, part, device, turns)
 
 
 make_prompts.env_family = PromptFamily()  # type: ignore[attr-defined]
@@ -164,8 +175,18 @@ class PromptSource:
         self.task, self.codec, self.prompt_tokens, self.held_out = task, codec, prompt_tokens, held_out
         self.worker = None if verifier_timeout is None else VerifierProcess(task, verifier_timeout)
 
-    def check(self) -> None:
-        """Checks that there are prompts of each part and that they can be encoded."""
+    def check(self, turns: int) -> None:
+        """Checks that there are prompts of each part, that they can be encoded, and the number of turns.
+
+        Raises:
+            UserError: naming what is wrong.
+        """
+        name, replies = type(self.task).__name__, type(self.task).turn is not TextTask.turn
+        if replies != (turns > 1):
+            advice = (
+                "replies to answers. Use env.turns=2 or more" if replies else "never replies. Use env.turns=1"
+            )
+            raise UserError(f"env.turns={turns}: {name} {advice}.")
         rng = random.Random(0)
         parts: list[Part] = ["training", "evaluation", "final"]
         self.encode([self.draw(rng, part)[0] for part in parts])
@@ -201,25 +222,59 @@ class PromptSource:
         """
         about = printable(f"of the answer {answer[:200]!r} to {prompt[:200]!r}")
         try:
-            reward = (self.worker or self.task.reward)(prompt, answer, solution)
+            reward = (self.worker or self.task).reward(prompt, answer, solution)
             parts = dict(reward) if isinstance(reward, Mapping) else {}
             total = float(sum(parts.values()) if isinstance(reward, Mapping) else reward)
         except TimeoutError:
-            return dict.fromkeys([*self.task.reward_names, "reward"], 0.0) | {"timeout": 1.0}
+            return self.no_rewards()
         except Exception as error:
-            reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
-            raise RunError(f"{type(self.task).__name__}.reward failed, {reason}, {about}.") from error
+            raise self.explain("reward", error, about) from error
         if total != total or {*parts} != {*self.task.reward_names}:
             names = ", ".join(self.task.reward_names) or "one number"
             raise RunError(f"{type(self.task).__name__}.reward gave {reward!r} {about}; expected {names}.")
         return parts | {"reward": total, "timeout": 0.0}
+
+    def no_rewards(self) -> dict[str, float]:
+        """What an answer gets whose verifier took too long."""
+        return dict.fromkeys([*self.task.reward_names, "reward"], 0.0) | {"timeout": 1.0}
+
+    def reply(self, prompt: str, answer: str) -> str | None:
+        """The task's reply to an answer, ``None`` at the end of a conversation.
+
+        Args:
+            prompt: the conversation before the answer.
+            answer: of this turn.
+
+        Raises:
+            TimeoutError: if it takes longer than the verifier may.
+            RunError: with prompt and answer, if the task raises or returns no text.
+        """
+        about = printable(f"of the answer {answer[:200]!r} to {prompt[:200]!r}")
+        try:
+            reply = (self.worker or self.task).turn(prompt, answer)
+        except TimeoutError:
+            raise
+        except Exception as error:
+            raise self.explain("turn", error, about) from error
+        if not isinstance(reply, str | None):
+            raise RunError(
+                f"{type(self.task).__name__}.turn gave {reply!r} {about}; expected a text or None."
+            )
+        return reply
+
+    def explain(self, method: str, error: Exception, about: str) -> RunError:
+        """The error of a method of the task, in a line."""
+        reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+        return RunError(f"{type(self.task).__name__}.{method} failed, {reason}, {about}.")
 
 
 class PromptEnv(EnvBase):
     """Environment whose observations are prompts, ``[prompt_tokens]``, padded on the left.
 
     An action is an answer, ``[answer_tokens]``, with an end token and padding on the right. ``group`` numbers
-    the answers to one prompt alike.
+    the answers to one prompt alike. A task that replies makes a conversation of several turns, whose
+    observations hold all before the next answer. Episodes have the same number of turns: after its end a
+    conversation has empty observations, to which the policy gives empty answers.
 
     Args:
         source: gives prompts and rewards.
@@ -228,6 +283,7 @@ class PromptEnv(EnvBase):
         group_size: consecutive answers to the same prompt.
         part: of the prompts.
         device: where prompts and answers live.
+        turns: of an episode.
     """
 
     def __init__(
@@ -238,6 +294,7 @@ class PromptEnv(EnvBase):
         group_size: int,
         part: Part,
         device: str,
+        turns: int = 1,
     ) -> None:
         super().__init__(batch_size=torch.Size(batch_size), device=device)
         # Bound methods count as constant where checkpoints read an environment's state.
@@ -247,11 +304,18 @@ class PromptEnv(EnvBase):
             source.decode,
             source.reward,
         )
-        self.names = [*FOLLOWED, *["timeout"] * bool(source.worker), *source.task.reward_names]
+        several = ["turns"] * (turns > 1)
+        self.names = [*FOLLOWED, *several, *["timeout"] * bool(source.worker), *source.task.reward_names]
         self.right, self.pad, self.end = source.task.right, source.codec.pad, source.codec.end
-        self.group_size, self.part = group_size, part
+        self.group_size, self.part, self.prompt_tokens = group_size, part, source.prompt_tokens
+        self.turns = self.max_episode_steps = turns
         self.rng = random.Random()
+        self.turn = 0
         self.prompts: list[tuple[str, str]] = []  # with their solutions
+        # Of the conversations so far: text, tokens (none after the end), and values to follow.
+        self.texts: list[str] = []
+        self.contexts: list[list[int]] = []
+        self.values: list[dict[str, float]] = []
         tokens, info = partial(Categorical, source.codec.size), Unbounded((*batch_size, 1))
         self.observation_spec = Composite(
             {
@@ -287,43 +351,73 @@ class PromptEnv(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
         count = -(-self.numel() // self.group_size)
-        drawn = [self.draw(self.rng, self.part) for _ in range(count)]
+        prompts = [self.draw(self.rng, self.part) for _ in range(count)]
         numbers = torch.tensor([self.rng.getrandbits(62) for _ in range(count)])  # also unlike other workers'
-        self.prompts = [prompt for prompt in drawn for _ in range(self.group_size)][: self.numel()]
+        self.prompts = [prompt for prompt in prompts for _ in range(self.group_size)][: self.numel()]
         group = numbers.repeat_interleave(self.group_size)[: self.numel()]
+        self.texts = [prompt for prompt, _ in self.prompts]
+        tokens = self.encode(self.texts)
+        self.contexts = [[token for token in row if token != self.pad] for row in tokens.tolist()]
+        self.values = [{} for _ in self.texts]
+        self.turn = 0
         unknown = torch.full((self.numel(), len(self.names)), torch.nan)
-        return self.observe(self.encode([prompt for prompt, _ in self.prompts]), group, unknown)
+        return self.observe(tokens, group, unknown)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         answers = tensordict["action"].reshape(self.numel(), -1)
-        texts = zip(self.prompts, self.decode(answers), answers.tolist(), strict=True)
-        rows = [self.judge(*prompt, text, tokens) for prompt, text, tokens in texts]
-        info = torch.tensor([[float(row[name]) for name in self.names] for row in rows])
-        next_step = self.observe(tensordict["prompt"].clone(), tensordict["group"].clone(), info)
-        reward = torch.tensor([row["reward"] for row in rows]).reshape(*self.batch_size, 1)
-        ended = torch.ones(*self.batch_size, 1, dtype=torch.bool, device=self.device)
-        ends = {"done": ended, "terminated": ended.clone(), "truncated": ~ended}
+        self.turn += 1
+        texts = zip(self.decode(answers), answers.tolist(), strict=True)
+        rewards = [self.take_answer(number, *answer) for number, answer in enumerate(texts)]
+        info = torch.tensor([[row.get(name, torch.nan) for name in self.names] for row in self.values])
+        prompt = torch.full((self.numel(), self.prompt_tokens), self.pad)
+        for place, context in zip(prompt, self.contexts, strict=True):
+            place[self.prompt_tokens - len(context) :] = torch.tensor(context)
+        next_step = self.observe(prompt, tensordict["group"].clone(), info)
+        reward = torch.tensor(rewards).reshape(*self.batch_size, 1)
+        is_last = self.turn == self.turns
+        ended = torch.full((*self.batch_size, 1), is_last, device=self.device)
+        ends = {"done": ended, "terminated": ended.clone(), "truncated": torch.zeros_like(ended)}
         return next_step.update({"reward": reward.to(self.device), **ends})
 
-    def judge(self, prompt: str, solution: str, text: str, tokens: list[int]) -> dict[str, float]:
-        """The rewards of an answer, and the other values followed."""
-        values = self.reward_of(prompt, text, solution)
-        has_end = self.end in tokens
-        length = tokens.index(self.end) + 1 if has_end else len(tokens) - tokens.count(self.pad)
-        success = values["reward"] >= self.right
-        return {"success": success, "tokens": length, "truncated": not has_end, **values}
+    def take_answer(self, number: int, text: str, tokens: list[int]) -> float:
+        """Continues a conversation by an answer, or ends it; returns the reward, which is 0 until its end."""
+        context, before = self.contexts[number], self.texts[number]
+        if not context:
+            return 0.0
+        answer = tokens[: tokens.index(self.end) + 1] if self.end in tokens else tokens
+        answer = [token for token in answer if token != self.pad]
+        values = self.values[number]
+        values["turns"] = self.turn
+        values["tokens"] = values.get("tokens", 0) + len(answer)
+        values["truncated"] = max(values.get("truncated", 0), self.end not in answer)
+        self.texts[number], self.contexts[number] = before + text, []
+        try:
+            reply = self.source.reply(before, text) if self.turn < self.turns else None
+        except TimeoutError:
+            values |= {**self.source.no_rewards(), "success": 0.0}
+            return 0.0
+        if reply is not None:
+            context = self.codec.continue_conversation(context, answer, reply)
+            if len(context) <= self.prompt_tokens:
+                self.texts[number], self.contexts[number] = before + text + reply, context
+                return 0.0
+            values["truncated"] = 1.0
+        values |= self.reward_of(before, text, self.prompts[number][1])
+        values["success"] = float(values["reward"] >= self.right)
+        return values["reward"]
 
     @torch.no_grad()
     def answer_samples(self, actor: TensorDictModuleBase) -> list[dict[str, Any]]:
         """The policy's likeliest answers to a few held-out prompts, always the same, with their rewards."""
-        rng = random.Random(0)
-        drawn = [self.draw(rng, "evaluation") for _ in range(SAMPLES)]
-        prompts = self.encode([prompt for prompt, _ in drawn]).to(self.device)
+        answer_tokens = self.action_spec.shape[-1]
+        env = PromptEnv(self.source, answer_tokens, [SAMPLES], 1, "evaluation", str(self.device), self.turns)
+        env.rng.seed(0)
         with set_exploration_type(ExplorationType.DETERMINISTIC):
-            actions = actor(TensorDict({"prompt": prompts}, [SAMPLES]))["action"]
+            rewards = env.rollout(self.turns, actor, break_when_any_done=False)["next", "reward"].sum(1)
+        rows = zip(env.prompts, env.texts, rewards.flatten().tolist(), strict=True)
         return [
-            {"prompt": prompt, "answer": text, "reward": self.reward_of(prompt, text, solution)["reward"]}
-            for (prompt, solution), text in zip(drawn, self.decode(actions), strict=True)
+            {"prompt": prompt, "answer": text.removeprefix(prompt), "reward": reward}
+            for (prompt, _), text, reward in rows
         ]
 
     def observe(self, prompt: torch.Tensor, group: torch.Tensor, info: torch.Tensor) -> TensorDictBase:

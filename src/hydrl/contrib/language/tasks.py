@@ -3,7 +3,7 @@
 import random
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from hydrl.limits import PositiveInt
@@ -29,8 +29,27 @@ class TextTask:
         raise NotImplementedError
 
     def reward(self, prompt: str, answer: str, solution: str) -> float | Mapping[str, float]:
-        """The reward of an answer, or several by name, which are added."""
+        """The reward of an answer, or several by name, which are added.
+
+        Args:
+            prompt: of several turns the whole conversation before the answer.
+            answer: of several turns the last one.
+            solution: that was drawn with the prompt.
+        """
         return float(answer == solution)
+
+    def turn(self, prompt: str, answer: str) -> str | None:
+        """The reply to an answer, after which the policy answers again; ``None`` ends the conversation.
+
+        Args:
+            prompt: the conversation before the answer.
+            answer: of this turn.
+        """
+        return None
+
+    def demonstrate(self, prompt: str, solution: str) -> Sequence[str]:
+        """The answers of a conversation that solves a prompt, for ``data=solved``; one for each turn."""
+        return [solution]
 
     def identity(self, prompt: str) -> str:
         """A text that is the same for prompts that ask the same; they are held out together."""

@@ -14,13 +14,13 @@ from hydrl.experience.forkserver import END_WITH_PARENT
 
 
 class VerifierProcess:
-    """Worker process that rewards answers; started at the first answer, and anew after a timeout.
+    """Worker process that calls a task's methods; started at the first call, and anew after a timeout.
 
     A signal alone would not stop code written in C, such as ``9**9**9``; the process is killed.
 
     Args:
         task: rewards answers; it is pickled.
-        timeout: seconds for one answer.
+        timeout: seconds for one call.
     """
 
     def __init__(self, task: TextTask, timeout: float) -> None:
@@ -28,8 +28,16 @@ class VerifierProcess:
         self.process: Any = None
         self.connection: Any = None
 
-    def __call__(self, prompt: str, answer: str, solution: str) -> float | Mapping[str, float]:
-        """The task's reward.
+    def reward(self, prompt: str, answer: str, solution: str) -> float | Mapping[str, float]:
+        """The task's reward, see :meth:`call`."""
+        return self.call("reward", prompt, answer, solution)
+
+    def turn(self, prompt: str, answer: str) -> str | None:
+        """The task's reply, see :meth:`call`."""
+        return self.call("turn", prompt, answer)
+
+    def call(self, method: str, *arguments: str) -> Any:
+        """What a method of the task returns.
 
         Raises:
             TimeoutError: if it takes longer than the limit.
@@ -38,10 +46,10 @@ class VerifierProcess:
         if self.process is None:
             self.start()
         try:
-            self.connection.send((prompt, answer, solution))
+            self.connection.send((method, arguments))
             if not self.connection.poll(self.timeout):
                 raise TimeoutError
-            reward, reason = self.connection.recv()
+            value, reason = self.connection.recv()
         except (EOFError, OSError) as error:
             self.close()
             if isinstance(error, TimeoutError):
@@ -49,7 +57,7 @@ class VerifierProcess:
             raise RunError("its process ended") from error
         if reason:
             raise RunError(reason)
-        return reward
+        return value
 
     def start(self) -> None:
         """Starts the process, and waits until it is ready.
@@ -79,16 +87,16 @@ class VerifierProcess:
 
 
 def serve(descriptor: int) -> None:
-    """Rewards answers until the connection with this file descriptor is closed."""
+    """Calls the task's methods until the connection with this file descriptor is closed."""
     connection = Connection(descriptor)
     task = connection.recv()
     connection.send("ready")
     while True:
         try:
-            question = connection.recv()
+            method, arguments = connection.recv()
         except (EOFError, KeyboardInterrupt):
             return
         try:
-            connection.send((task.reward(*question), ""))
+            connection.send((getattr(task, method)(*arguments), ""))
         except Exception as error:
             connection.send((None, f"{type(error).__name__}: {error}"))
