@@ -238,7 +238,9 @@ MISTAKES: dict[str, list[str]] = {
         "actor=cnn: no such option",
         "Image observations get a CNN; encoder=cnn, impala or minatar chooses another one. The",
     ],
-    "schedule=None": ["schedule=None: no such option. Write schedule=null, or try cosine, linear.\n"],
+    "schedule=None": [
+        "schedule=None: no such option. Write schedule=null, or try cosine, linear, linear_to.\n"
+    ],
     "-m exploration=null,gaussian": ["exploration=null,gaussian: a sweep cannot leave a group out"],
     "env=[cartpole,pendulum]": [
         "env=[cartpole,pendulum]: a run has one",
@@ -258,7 +260,8 @@ MISTAKES: dict[str, list[str]] = {
     "logger=[wandb,trackioo]": ["logger=trackioo: no such option. Try trackio, tensorboard, wandb.\n"],
     "logger=wandb logger.mode=offlin": ["logger.wandb.mode=offlin", "'auto', 'online' or 'offline'"],
     "layers@actor=transformer": [
-        "layers@actor=transformer: no such option. Try batch_renorm, layer_norm, mlp, noisy.\n"
+        "layers@actor=transformer: no such option.",
+        "Try batch_renorm, layer_norm, mlp, noisy, simba, simba_v2, xqc.\n",
     ],
     "rnn=transformer": ["rnn=transformer: no such option. Try gru, lstm.\n"],
     "optim=adm": ["optim=adm: no such option. Try adam, adamw, laprop.\n"],
@@ -465,7 +468,8 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=dqn env=pendulum": [
         "algo=dqn: acts in discrete action spaces, and env=pendulum has continuous actions",
-        "Use algo=a2c, crossq, ddpg, dreamer_v3, impala, mpc, ppo, recurrent_ppo, redq, reinforce, sac, td3",
+        "Use algo=a2c, crossq, ddpg, dreamer_v3, impala, mpc, ppo, recurrent_ppo, redq, reinforce, sac,",
+        "simba_v2, td3, tqc or xqc.\n",
     ],
     "algo=ppo env=custom env._target_=tests.fakes.envs.CountingTeam": [
         "algo=ppo: acts in continuous, discrete or multi-discrete action spaces, and",

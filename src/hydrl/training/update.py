@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from math import isfinite
 from typing import Any
 
@@ -130,6 +131,29 @@ class Update:
         self.num_updates = state["made"]
         self.lr_factor = state.get("pace", 1.0)  # older runs have neither this nor the next
         self.stopped_early = state.get("left", False)
+
+
+def keep_unit_norm(optimizer: Optimizer, loss: nn.Module, patterns: Sequence[str]) -> None:
+    """Projects rows of weights onto the unit sphere after each step of an optimizer.
+
+    Args:
+        optimizer: over the loss's parameters.
+        loss: its matrices ``[..., outputs, inputs]`` are divided by the length of their rows.
+        patterns: of the matrices' names, as ``*unit_weight``.
+    """
+    matrices = [
+        parameter
+        for name, parameter in loss.named_parameters()
+        if parameter.requires_grad and any(fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+
+    @torch.no_grad()
+    def project(*_: Any) -> None:
+        for matrix in matrices:
+            matrix.div_(torch.linalg.vector_norm(matrix, dim=-1, keepdim=True).clamp_min(1e-8))
+
+    if matrices:
+        optimizer.register_step_post_hook(project)
 
 
 @contextmanager
