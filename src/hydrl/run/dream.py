@@ -1,6 +1,7 @@
 """Pictures of what a world model dreams beside what happened."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
+from matplotlib.image import AxesImage
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 
@@ -76,12 +78,18 @@ def add_images(
 ) -> Iterator[Callable[[int], None]]:
     """Adds three images, ``[time, H, W]`` or ``[time, H, W, 3]``, and yields what moves them to a step."""
     pictures = {"truth": truth, "dream": dream, "difference": np.abs(truth - dream)}
-    for cell, (name, picture) in zip(place.subgridspec(1, 3), pictures.items(), strict=True):
-        axes = figure.add_subplot(cell)
+    cells = place.subgridspec(1, 3)
+    for column, (name, picture) in enumerate(pictures.items()):
+        axes = figure.add_subplot(cells[0, column])
         axes.set_title(name, fontsize=8)
         axes.set_axis_off()
         image = axes.imshow(picture[0], cmap="gray", vmin=0, vmax=1)
-        yield lambda step, image=image, picture=picture: image.set_data(picture[step])
+        yield partial(show, image, picture)
+
+
+def show(image: AxesImage, picture: np.ndarray, step: int) -> None:
+    """Moves an image to a step."""
+    image.set_data(picture[step])
 
 
 def add_curves(axes: Axes, name: str, truth: np.ndarray, dream: np.ndarray) -> Callable[[int], None]:
