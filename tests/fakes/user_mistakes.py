@@ -403,6 +403,27 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=dqn env=bit_flip buffer.her_ratio=2": ["buffer.her_ratio=2: should be less than or equal to 1"],
     "algo=dqn env=bit_flip buffer.strategy=random": ["buffer.strategy=random: should be 'future' or 'final'"],
+    # Planning.
+    "algo=mpc env=pendulum planner=cemm": ["planner=cemm: no such option. Try cem, mppi.\n"],
+    "algo=mpc env=pendulum planner=null": [
+        "planner=null: does not go with algo=mpc, which plans with a learned model",
+        "Use planner=cem or planner=mppi.\n",
+    ],
+    "algo=ppo env=pendulum planner=cem": ["does not go with planner=cem, which plans with a learned model"],
+    "algo=mpc env=pendulum planner.top_k=1": ["planner.top_k=1: should be greater than or equal to 2.\n"],
+    "algo=mpc env=pendulum planner.top_k=200": [
+        "planner.top_k=200: is more than planner.num_candidates=80. Use planner.top_k=80 or less",
+    ],
+    "algo=mpc env=pendulum planner.temperature=1": [
+        "planner.temperature=1: no such key. Add planner=mppi, which has planner.temperature.\n"
+    ],
+    "algo=mpc env=pendulum planner=mppi planner.temperature=-1": [
+        "planner.temperature=-1: should be greater than or equal to 0.\n"
+    ],
+    "algo=mpc env=pendulum buffer=replay": [
+        "buffer=replay: does not go with algo=mpc, which plans with a learned model. Use buffer=bootstrap.\n"
+    ],
+    "algo=sac env=pendulum buffer=bootstrap": ["buffer=bootstrap: does not go with"],
     "algo=crossq env=point_reach buffer=hindsight": [
         "buffer=hindsight: does not go with algo=crossq, which learns off-policy without target networks.",
         "Use buffer=replay or buffer=memmap.\n",
