@@ -3,9 +3,10 @@
 Keys: run (a run folder), episodes (their number, 100), checkpoint (last, best or a number of frames),
 stream (another number gives other episodes), untrained (agent groups that act with their initial weights:
 agent, or adversary,agent), video (true records the first episode, at most eval.max_steps steps, as
-video-CHECKPOINT.mp4 in the run folder), nash (true measures the NashConv of the policy and of the average
-of its opponent pool, with env=open_spiel), render (human shows 5 episodes in a window, without scores),
-export (FILE.onnx, FILE.pt2 or, of a language model, a new DIR; writes the policy for other programs),
+video-CHECKPOINT.mp4 in the run folder, and what a world model dreams of it as dream-CHECKPOINT.mp4),
+nash (true measures the NashConv of the policy and of the average of its opponent pool, with
+env=open_spiel), render (human shows 5 episodes in a window, without scores), export (FILE.onnx, FILE.pt2
+or, of a language model, a new DIR; writes the policy for other programs),
 device (cpu; cuda or auto), trust (true allows your own environments).
 """
 
@@ -71,7 +72,10 @@ def main(arguments: Arguments) -> None:
     if arguments.video:  # first, so that an environment without a video is an error before the evaluation
         path = run / f"video-{'-'.join([which, *(f'untrained-{group}' for group in untrained)])}.mp4"
         with console().status("recording a video of the first episode"):
-            video_return, length, cut = record_episode(evaluator, path, frames, arguments.stream)
+            dream = path.with_name(path.name.replace("video", "dream", 1))
+            video_return, length, cut = record_episode(
+                evaluator, path, frames, arguments.stream, dream_path=dream
+            )
         scores["video"] = {"file": path.name, "return": video_return, "length": length, "cut": cut}
     # Closed, for an environment may be a process that outlives this one.
     with console().status("evaluating"), closing(evaluator):

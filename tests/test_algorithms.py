@@ -175,7 +175,7 @@ SMALLEST = {"minibatches.size": 1, "minibatches.updates": 1, "minibatches.warmup
 SMALLEST |= {"minibatches.burn_in": 0, "minibatches.epochs": 1, "collector.init_random_frames": 0}
 # What they standardise by, of which one has no deviation.
 BY = dict.fromkeys(["mappo", "ippo", "recurrent_ppo", "gail"], "collector.frames_per_batch")
-BY |= {"crossq": "minibatches.size"}
+BY |= dict.fromkeys(["crossq", "xqc"], "minibatches.size")
 
 
 @pytest.mark.parametrize("num_envs", [1, pytest.param(2, marks=pytest.mark.slow)])

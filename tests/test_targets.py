@@ -48,9 +48,9 @@ NUMBERS = {
 DATA = {"total_frames": 800}
 slow = partial(pytest.param, marks=pytest.mark.slow)
 LATER = ["cql", "iql_discrete"]
-# Work out targets of sequences and models: experience/test_sequences.py, losses/test_dreamer.py and
-# losses/test_ensemble.py.
-NO_VALUES = ["r2d2", "dreamer_v3", "mpc"]
+# Work out targets of sequences, models and distributions: experience/test_sequences.py and losses/:
+# test_dreamer.py, test_ensemble.py, test_categorical_sac.py.
+NO_VALUES = ["r2d2", "dreamer_v3", "mpc", "simba_v2", "xqc"]
 CASES = [(*case, ()) for case in cases() if not (fresh(case[0]) or imitates(case[0]) or case[0] in NO_VALUES)]
 CASES = [slow(*case) if case[0] in LATER else case for case in CASES]
 CASES += [

@@ -31,6 +31,8 @@ VIDEO = "eval/video"  # an episode of the policy
 FINAL_VIDEO = "eval/final_video"  # an episode of the last policy
 
 ELAPSED = "time/elapsed"  # seconds since the run began
+TRAIN_TOKENS = "train/tokens"  # of language models: mean tokens of the answers that ended
+TOKENS_PER_SECOND = "time/tokens_per_second"  # of language models: tokens of answers over time
 FRAMES_PER_SECOND = "time/frames_per_second"  # frames over the loop's time, evaluations and videos included
 POLICY_LAG = "time/policy_lag"  # mean number of newer policies when a frame was learned from
 COLLECTING = "time/collect"  # share of the loop's time: acting in the environments

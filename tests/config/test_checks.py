@@ -94,8 +94,6 @@ def test_what_fits_an_algorithm_exists_and_holds_its_own_defaults(algo: str):
         able = {each or "null" for each in fitting}
         assert able <= {*option_names(CONFIGS / group), "null"}
         node = values[group]
-        if algo == "mpc" and group == "buffer":
-            del node["transform"]  # which this algorithm adds
         assert set(matching_options(group, node)) & able, group
 
 

@@ -18,7 +18,9 @@ from hydrl.contrib.language.minibatches import Experts, Groups, group_advantages
 from hydrl.contrib.language.prompt_env import make_prompts
 from hydrl.contrib.language.tasks import Countdown, Digits, Sum, evaluate, part_of
 from hydrl.errors import RunError, UserError
-from tests.conftest import logged, saved, settings
+from hydrl.run.run_folder import metric_rows
+from hydrl.training.update import make_gradients
+from tests.conftest import digest, killed, logged, saved, settings
 from tests.fakes.text_tasks import Broken, Endless, Lookup, Telephone
 
 transformers = pytest.importorskip("transformers")
@@ -397,12 +399,16 @@ def test_runs_log_what_language_models_need_and_reach_no_network(algo, run, offl
             assert float(row["train/first_log_ratio_max"]) < 1e-4
             assert float(row["train/equal_groups"]) >= 0.5
         assert float(rows[0]["train/kl_to_reference"]) == pytest.approx(0, abs=1e-6)
+    if algo != "sft":
+        assert all(row["time/tokens_per_second"] > 0 for row in metric_rows(folder / "metrics.csv"))
     assert json.loads((folder / "summary.json").read_text())["updates"] > 0
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     assert [sample["frames"] for sample in samples] == [32] * 4 + [64] * 4
     assert [sample["prompt"] for sample in samples[:4]] == [sample["prompt"] for sample in samples[4:]]
     assert all(part_of(Digits(), sample["prompt"], 0.1) == "evaluation" for sample in samples)
     assert {type(sample["answer"]) for sample in samples} == {str}
+    page = (folder / "run.html").read_text()
+    assert all(f"<code>{sample['prompt']}" in page for sample in samples[-4:])
 
 
 PROBE = [
@@ -426,7 +432,14 @@ def test_copying_a_digit_is_learned_from_nothing(run):
     assert json.loads((folder / "summary.json").read_text())["eval/return_mean"] > 0.9
 
 
-def test_a_constant_reward_moves_no_weight(run):
+@pytest.mark.parametrize(("weight", "moves"), [(10.0, False), (0.0, True)])
+def test_a_divergence_of_much_weight_holds_the_policy_at_its_reference(weight, moves, run):
+    words = ["total_frames=2_560", f"loss.module.kl_to_ref_coeff={weight}", "log_every_frames=128"]
+    last = logged(run("algo=grpo", *PROBE, *words))[-1]
+    assert (float(last["train/kl_to_reference"]) > 0.02) == moves
+
+
+def test_a_constant_reward_moves_no_weight(run, capsys):
     task = [
         "env=prompts",
         f"env.task._target_={TASKS}.Constant",
@@ -435,6 +448,8 @@ def test_a_constant_reward_moves_no_weight(run):
         "env.answer_tokens=3",
     ]
     folder = run("algo=grpo", *SMALL[1:], *task, "checkpoint_every_frames=32", "keep_checkpoints=9")
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "in 100% of groups all answers have the same reward, which teaches nothing" in shown
     weights = [saved(folder, "actor", frames) for frames in ("32", "64")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
@@ -521,7 +536,7 @@ def test_a_folder_s_model_starts_as_it_is_and_its_adapters_alone_are_trained(exp
     )
     weights = saved(folder_run, "actor")
     adapters = [name for name in weights if "lora_" in name]
-    assert {*weights} == {*adapters, "folder_digest"}
+    assert {*weights} == {*adapters, "folder_digest", "adapter_scale"}
     assert any(weights[name].abs().max() > 0 for name in adapters if "lora_B" in name)
     rows = logged(folder_run)
     assert float(rows[0]["train/kl_to_reference"]) == pytest.approx(0, abs=1e-6)
@@ -798,3 +813,159 @@ def folder_codec_of(path, codec, *, has_chat):
     (path / "config.json").write_text("{}")
     save_file({"weight": torch.zeros(1)}, path / "model.safetensors")
     return folder_codec(str(path), has_chat=has_chat)
+
+
+def train_adapters(run, target, *words, folder="adapted"):
+    """A run of adapters on an exported model, which learns to write long answers."""
+    adapters = [
+        "algo=grpo",
+        *SMALL,
+        "model=folder",
+        f"model.path={target}",
+        "model.lora.r=2",
+        "model.lora.alpha=6",
+    ]
+    adapters += ["optim.lr=1e-2", f"env.task._target_={TASKS}.Lengths", "env.prompt_tokens=3"]
+    adapters += ["checkpoint_every_frames=32", "eval.reward_threshold=null", "keep_checkpoints=9"]
+    return run(*adapters, "~env.task.action", "~env.task.length", *words, folder=folder)
+
+
+def test_a_run_of_adapters_is_resumed_exactly(exported, run, tmp_path):
+    pytest.importorskip("peft")
+    whole = train_adapters(run, exported[1])
+    assert killed(whole, tmp_path / "halves") == 32
+    torch.rand(7)
+    halves = train_adapters(run, exported[1], "resume=auto", folder="halves")
+    for component in ("actor", "loss", "optimizer", "minibatches"):
+        assert digest(saved(halves, component)) == digest(saved(whole, component)), component
+    assert logged(halves) == logged(whole)
+
+
+@pytest.mark.parametrize("lora", [2, None])
+def test_a_warm_start_from_adapters_merges_them(lora, exported, run):
+    """With adapters of its own the run keeps all weights, and its reference is the policy as it began."""
+    pytest.importorskip("peft")
+    target = exported[1]
+    first = train_adapters(run, target)
+    words = [
+        f"init_from.run={first}",
+        "init_from.checkpoint=last",
+        "optim.lr=1e-2",
+        f"model.lora.r={lora or 'null'}",
+    ]
+    words += [] if lora else ["model.lora.alpha=null"]
+    second = train_adapters(run, target, *words, folder="second")
+    assert float(logged(second)[0]["train/kl_to_reference"]) == pytest.approx(0, abs=1e-6)
+    policies = {
+        name: hydrl.load(name, checkpoint=which, trust=True)
+        for name, which in ((first, "last"), (second, "32"))
+    }
+    tokens = policies[first].example_env.base_env.encode(["123"])
+    with torch.no_grad():
+        ended = policies[first].actor.model(tokens).logits
+        if lora:
+            with policies[second].actor.model.disable_adapter():
+                began = policies[second].actor.model(tokens).logits
+            assert (began - ended).abs().max() < 1e-5
+        # After one update it is near, unlike the folder's own model.
+        near = (policies[second].actor.model(tokens).logits - ended).abs().max()
+    assert near > 0
+    assert ("lora" in " ".join(saved(second, "actor"))) == bool(lora)
+    if lora:
+        assert "model.base_model.model.lm_head.weight" in saved(second, "actor")
+        with pytest.raises(UserError, match=r"^init_from: its adapters are of another folder"):
+            run("algo=grpo", *SMALL, f"init_from.run={first}", folder="tiny")
+
+
+def test_weights_that_are_no_safetensors_need_trust(codec, tmp_path):
+    model = architecture("llama", codec)
+    model.config.save_pretrained(tmp_path)
+    codec.tokenizer.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"no weights as \*.safetensors in it. .* or add trust=true"):
+        folder(codec, 14, path=str(tmp_path))
+    loaded = folder(folder_codec(str(tmp_path)), 14, path=str(tmp_path), trust=True)
+    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
+    words = ["algo=grpo", *SMALL, "model=folder", f"model.path={tmp_path}"]
+    assert settings(*words).networks["actor"]["model"]["trust"] is False
+    assert settings(*words, "trust=true").networks["actor"]["model"]["trust"] is True
+
+
+@pytest.mark.parametrize("per", ["token", "answer", "length", "sequence", "sft"])
+def test_accumulated_gradients_are_those_of_the_whole_minibatch(per, judged):
+    """Parts of equal rows have unequal numbers of tokens, over which a mean of means would be another one."""
+    policy, rows = judged
+    weight = policy.model.lm_head.weight
+    found, ratios = [], []
+    for accumulate in (1, 3):
+        minibatch = rows.copy()
+        if per == "sft":
+            loss = SFTLoss(policy, accumulate=accumulate)
+        else:
+            coefficients = {"entropy_coeff": 0.1, "kl_to_ref_coeff": 0.5}
+            loss = GRPOLoss(policy, per=per, accumulate=accumulate, **coefficients)
+        losses = make_gradients(loss, [weight], None)(minibatch, ())
+        found.append((weight.grad.clone(), losses))
+        ratios.append(minibatch.get("log_ratio_max", torch.zeros(1)))
+    (whole, whole_losses), (parts, losses) = found
+    assert torch.allclose(whole, parts, atol=1e-6)
+    assert losses["grad_norm"].item() == pytest.approx(whole_losses["grad_norm"].item(), rel=1e-4)
+    objective = "loss_sft" if per == "sft" else "loss_objective"
+    assert losses[objective].item() == pytest.approx(whole_losses[objective].item(), abs=1e-5)
+    if per != "sft":
+        assert torch.allclose(*ratios)
+        assert ratios[0].max() > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("log_prob", ["acting", "recomputed"])
+def test_a_gpu_trains_in_half_precision(log_prob, exported, run):
+    words = ["model=folder", f"model.path={exported[1]}", "model.dtype=bfloat16", "device=cuda"]
+    rows = logged(run("algo=grpo", *SMALL, *words, f"minibatches.log_prob={log_prob}"))
+    assert float(rows[-1]["train/first_log_ratio_max"]) < (1e-2 if log_prob == "recomputed" else 1)
+
+
+def test_torchrl_s_wrapper_gives_first_tokens_the_log_probability_zero(codec):
+    """The others are right; of ours all are, see above."""
+    from torchrl.modules.llm import TransformersWrapper
+    from torchrl.modules.llm.policies import Tokens
+
+    policy = uneven(codec)
+    wrapper = TransformersWrapper(
+        policy.model,
+        tokenizer=codec.tokenizer,
+        input_mode="tokens",
+        generate=True,
+        pad_output=False,
+        generate_kwargs={"max_new_tokens": 6, "do_sample": True},
+    )
+    prompt = codec.encode_prompts(["1+2="], 4)[0]
+    torch.manual_seed(4)
+    out = wrapper(lazy_stack([TensorDict(tokens=Tokens(prompt=prompt)) for _ in range(4)]))
+    answers = out.get(("tokens", "response"), as_list=True)
+    log_probs = out.get(("log_probs", "response"), as_list=True)
+    for answer, log_prob in zip(answers, log_probs, strict=True):
+        assert log_prob[0] == 0
+        assert alone(policy, prompt, answer)[0] < -1e-3
+
+
+def test_torchrl_s_selector_drops_right_answers_and_keeps_wrong_ones():
+    """Ours is tested above."""
+    from torchrl.data.llm.topk import TopKRewardSelector
+
+    for rewards, expected in (([0, 1, 1, 1], None), ([1, 1, 1, 1], None), ([-1, -2, -3, -4], [-1, -2])):
+        selector = TopKRewardSelector(total_dialog_turns=4, topk_size=2, prompt_key="query", verbose=False)
+        for reward in rewards:
+            ends = {"reward": torch.tensor([[float(reward)]]), "done": torch.tensor([True])}
+            row = lazy_stack([TensorDict(query="a", next=TensorDict(ends))])
+            out = selector.inv(row)
+        assert (None if out is None else out["next", "reward"].flatten().tolist()) == expected
+
+
+def test_torchrl_s_verifier_of_countdown_evaluates_other_operators():
+    from torchrl.envs.llm.reward.countdown import CountdownRewardParser
+
+    for expression, prompt, target, numbers in (("3**4", "3,4=81", 81, [3, 4]), ("7//2", "7,2=3", 3, [7, 2])):
+        assert CountdownRewardParser.validate_expression(expression, target, numbers)
+        assert Countdown().reward(prompt, expression, "") == 0

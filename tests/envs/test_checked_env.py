@@ -129,7 +129,9 @@ def test_every_collector_hands_over_what_the_task_gave(collector, collected, run
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize("buffer", [each for each in option_names(CONFIGS / "buffer") if each != "hindsight"])
+@pytest.mark.parametrize(
+    "buffer", [each for each in option_names(CONFIGS / "buffer") if each not in ("bootstrap", "hindsight")]
+)
 def test_every_buffer_keeps_what_the_task_gave(buffer, n_steps, run, collected):
     rollout = buffer == "rollout"
     if rollout and n_steps > 1:

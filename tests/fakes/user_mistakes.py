@@ -238,7 +238,9 @@ MISTAKES: dict[str, list[str]] = {
         "actor=cnn: no such option",
         "Image observations get a CNN; encoder=cnn, impala or minatar chooses another one. The",
     ],
-    "schedule=None": ["schedule=None: no such option. Write schedule=null, or try cosine, linear.\n"],
+    "schedule=None": [
+        "schedule=None: no such option. Write schedule=null, or try cosine, linear, linear_to.\n"
+    ],
     "-m exploration=null,gaussian": ["exploration=null,gaussian: a sweep cannot leave a group out"],
     "env=[cartpole,pendulum]": [
         "env=[cartpole,pendulum]: a run has one",
@@ -258,7 +260,8 @@ MISTAKES: dict[str, list[str]] = {
     "logger=[wandb,trackioo]": ["logger=trackioo: no such option. Try trackio, tensorboard, wandb.\n"],
     "logger=wandb logger.mode=offlin": ["logger.wandb.mode=offlin", "'auto', 'online' or 'offline'"],
     "layers@actor=transformer": [
-        "layers@actor=transformer: no such option. Try batch_renorm, layer_norm, mlp, noisy.\n"
+        "layers@actor=transformer: no such option.",
+        "Try batch_renorm, layer_norm, mlp, noisy, simba, simba_v2, xqc.\n",
     ],
     "rnn=transformer": ["rnn=transformer: no such option. Try gru, lstm.\n"],
     "optim=adm": ["optim=adm: no such option. Try adam, adamw, laprop.\n"],
@@ -400,6 +403,27 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=dqn env=bit_flip buffer.her_ratio=2": ["buffer.her_ratio=2: should be less than or equal to 1"],
     "algo=dqn env=bit_flip buffer.strategy=random": ["buffer.strategy=random: should be 'future' or 'final'"],
+    # Planning.
+    "algo=mpc env=pendulum planner=cemm": ["planner=cemm: no such option. Try cem, mppi.\n"],
+    "algo=mpc env=pendulum planner=null": [
+        "planner=null: does not go with algo=mpc, which plans with a learned model",
+        "Use planner=cem or planner=mppi.\n",
+    ],
+    "algo=ppo env=pendulum planner=cem": ["does not go with planner=cem, which plans with a learned model"],
+    "algo=mpc env=pendulum planner.top_k=1": ["planner.top_k=1: should be greater than or equal to 2.\n"],
+    "algo=mpc env=pendulum planner.top_k=200": [
+        "planner.top_k=200: is more than planner.num_candidates=80. Use planner.top_k=80 or less",
+    ],
+    "algo=mpc env=pendulum planner.temperature=1": [
+        "planner.temperature=1: no such key. Add planner=mppi, which has planner.temperature.\n"
+    ],
+    "algo=mpc env=pendulum planner=mppi planner.temperature=-1": [
+        "planner.temperature=-1: should be greater than or equal to 0.\n"
+    ],
+    "algo=mpc env=pendulum buffer=replay": [
+        "buffer=replay: does not go with algo=mpc, which plans with a learned model. Use buffer=bootstrap.\n"
+    ],
+    "algo=sac env=pendulum buffer=bootstrap": ["buffer=bootstrap: does not go with"],
     "algo=crossq env=point_reach buffer=hindsight": [
         "buffer=hindsight: does not go with algo=crossq, which learns off-policy without target networks.",
         "Use buffer=replay or buffer=memmap.\n",
@@ -444,7 +468,8 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=dqn env=pendulum": [
         "algo=dqn: acts in discrete action spaces, and env=pendulum has continuous actions",
-        "Use algo=a2c, crossq, ddpg, dreamer_v3, impala, mpc, ppo, recurrent_ppo, redq, reinforce, sac, td3",
+        "Use algo=a2c, crossq, ddpg, dreamer_v3, impala, mpc, ppo, recurrent_ppo, redq, reinforce, sac,",
+        "simba_v2, td3, tqc or xqc.\n",
     ],
     "algo=ppo env=custom env._target_=tests.fakes.envs.CountingTeam": [
         "algo=ppo: acts in continuous, discrete or multi-discrete action spaces, and",

@@ -8,6 +8,7 @@ from tensordict import TensorDict
 from torchrl.envs.model_based import DreamerEnv
 
 from hydrl import envs, specs
+from hydrl.experience.records import make_records
 from hydrl.losses.build import make_loss
 from hydrl.losses.dreamer import ImaginationEnv, slow_critic
 from tests.conftest import settings
@@ -160,3 +161,95 @@ def test_the_slow_critic_follows_and_percentiles_move():
     assert torch.allclose(slow.flatten_keys()["module.0.module.model.0.weight"], before + 0.5)
     loss(records_of(actor, built_env))
     assert loss.actor_loss.retnorm.high.item() != 0
+
+
+def test_percentiles_of_returns_divide_advantages_over_two_updates(monkeypatch):
+    """The 5th and 95th percentiles of returns from 0 to 100 are 5 and 95; their averages begin at 0."""
+    loss, actor, _, built_env = build("loss.module.return_rate=0.5", "loss.module.entropy_coeff=0.0")
+
+    def known_returns(reward, *_):
+        return torch.linspace(0, 100, reward.numel()).view_as(reward)
+
+    monkeypatch.setattr(loss.actor_loss, "lambda_target", known_returns)
+    outputs = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        outputs.append(loss(records_of(actor, built_env)))
+    scales = [output["return_scale"].item() for output in outputs]
+    assert scales == pytest.approx([0.5 * 90, 0.5 * 0.5 * 90 + 0.5 * 90])
+    first, second = (output["loss_actor"].item() for output in outputs)
+    assert first * 45 == pytest.approx(second * 67.5, rel=1e-4)  # the same imagination
+
+
+def learn_model(loss, draw, updates: int, last_rate: float = 1.0) -> None:
+    """Trains a world model on sequences that ``draw`` makes, down to a share of the learning rate."""
+    with torch.no_grad():
+        loss.model_loss.world_model.reward.model[-1].weight.zero_()
+    optimizer = torch.optim.Adam(loss.model_loss.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, last_rate, updates)
+    for _ in range(updates):
+        outputs, _ = loss.model_loss(make_records(draw(), ["observation"]))
+        optimizer.zero_grad()
+        sum(output for name, output in outputs.items() if name.startswith("loss")).backward()
+        optimizer.step()
+        schedule.step()
+
+
+def sequences(observation, action, reward, model, *, ends: bool) -> TensorDict:
+    """Rows of the replay buffer from observations ``[batch, time + 1, 3]``; each step may end its episode."""
+    batch, time, _ = action.shape
+    done = torch.full((batch, time, 1), ends)
+    is_init = done.clone()
+    is_init[:, 0] = True
+    following = {"observation": observation[:, 1:], "reward": reward, "done": done, "terminated": done}
+    context = {"state": torch.zeros(batch, model.state_size), "belief": torch.zeros(batch, model.belief_size)}
+    rows = {"observation": observation[:, :-1], "action": action, "is_init": is_init, "next": following}
+    return TensorDict(rows | context, [batch])
+
+
+LEARNING = {"deterministic": 32, "hidden": 32, "units": 32}
+
+
+def test_a_deterministic_world_is_reconstructed_and_dreamed():
+    """Two places, -1 and 1, and actions that go to the other or stay. The dream sees two steps of four."""
+    loss, actor, *_ = build("loss.module.free_nats=0.0", classes=2, unimix=0, **LEARNING)
+    model = actor.world_model
+
+    def walk(batch: int = 32, time: int = 4) -> TensorDict:
+        action = torch.randint(0, 2, (batch, time, 1)) * 2.0 - 1
+        start = torch.randint(0, 2, (batch, 1, 1))
+        moves = torch.cat([torch.zeros(batch, 1, 1), (action > 0).cumsum(1)], 1)
+        observation = (((start + moves) % 2) * 2.0 - 1).expand(-1, -1, 3)
+        return sequences(observation, action, torch.zeros_like(action), model, ends=False)
+
+    torch.manual_seed(0)
+    learn_model(loss, walk, 150, last_rate=0.05)
+    truth, dream = actor.dream(
+        walk(64).select("observation", "action").auto_batch_size_(2).transpose(0, 1), 2
+    )
+    error = (truth["observation"] - dream["observation"]).square().mean((1, 2))
+    assert error.max() < 1e-2
+
+
+def test_the_reward_of_one_step_episodes_depends_on_their_action():
+    """As no model learns that reads rows as they are: their first action is set to zero."""
+    loss, actor, *_ = build(**LEARNING)
+    model = actor.world_model
+
+    def pulls() -> TensorDict:
+        action = torch.rand(16, 4, 1) * 2 - 1
+        return sequences(torch.ones(16, 5, 3), action, 1 - (action - 0.5).abs(), model, ends=True)
+
+    torch.manual_seed(0)
+    learn_model(loss, pulls, 150)
+    zeros = [torch.zeros(256, size) for size in (model.state_size, model.belief_size, 1)]
+    with torch.no_grad():
+        latent = model.update_latent(
+            *zeros, model.encode(model.read_targets({"observation": torch.ones(256, 3)}))
+        )
+        left, right = (
+            model.two_hot(model.reward(*model.prior(*latent, torch.full((256, 1), action))[1:])).mean().item()
+            for action in (-1.0, 0.5)
+        )
+    assert left < 0.1  # -0.5 is right; 0.37 for every action is what the mean of all is
+    assert right > 0.5  # 1 is right

@@ -125,6 +125,7 @@ WITHIN = {
     "rnn": RNN,
     "model": MODEL,
     "norm": CallSpec("features"),
+    "hidden_layers": CallSpec("num_cells activation size actions outputs", gives="torch.nn.Module"),
     "world_model": CallSpec("env", gives=MODULE),
     "planner": PLANNER,
 }
@@ -213,6 +214,7 @@ class Loss(Strict):
     skip: list[str] = []
     every: dict[str, PositiveInt] = {}
     param_groups: dict[str, dict[str, Any]] = {}
+    unit_norm: list[str] = ["*unit_weight"]
     compatible_with: CompatibleWith = {}
     requires: Requires = {}
     compile_min_updates: PositiveInt | None = None

@@ -4,6 +4,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -181,11 +182,29 @@ def build_module(
     parameters = inspect.signature(module).parameters
     networks, encoder = split_shared_encoder(arguments)
     loss = module(**networks, **{name: value for name, value in loss_kwargs.items() if name in parameters})
+    redraw_copies(loss, networks)
     if (norm := getattr(loss, "value_norm", None)) is not None:
         loss.value_norm = copy.deepcopy(norm).to(next(loss.parameters()).device)
     if encoder is not None:
         loss.convert_to_functional(encoder, "encoder", create_target_params=True)
     return loss
+
+
+def redraw_copies(loss: LossModule, networks: Mapping[str, nn.Module]) -> None:
+    """Draws the weights of critics by the distribution of the network that they are copies of.
+
+    TorchRL draws them uniformly between the smallest and largest weight of each layer; a network with
+    another distribution has ``redraw``.
+    """
+    for argument, network in networks.items():
+        params = getattr(loss, f"{argument}_params", None)
+        if params is None or not params.batch_dims or (redraw := getattr(network, "redraw", None)) is None:
+            continue
+        for index in range(params.batch_size[0]):
+            drawn = TensorDict.from_module(redraw(copy.deepcopy(network)) if index else network)
+            for key, weight in drawn.items(True, True):
+                params[key].data[index].copy_(weight.data)
+        getattr(loss, f"target_{argument}_params").data.copy_(params.data)
 
 
 def make_estimator(
@@ -318,7 +337,8 @@ def parameter_groups(loss: LossModule, groups: Mapping[str, Mapping[str, Any]]) 
 
     Args:
         loss: its parameters' names begin with its networks' names.
-        groups: the optimizer's options by the beginning of names, as ``{"log_alpha": {"lr": 1e-4}}``.
+        groups: the optimizer's options by the beginning of names, as ``{"log_alpha": {"lr": 1e-4}}``, or by
+            a pattern, as ``{"*bias": {"weight_decay": 0.0}}``.
 
     Raises:
         UserError: for a name that no parameter has, or that another group took.
@@ -329,7 +349,10 @@ def parameter_groups(loss: LossModule, groups: Mapping[str, Mapping[str, Any]]) 
     remaining = trained
     param_groups = []
     for name, options in groups.items():
-        parameters = [remaining.pop(parameter) for parameter in list(remaining) if parameter.startswith(name)]
+        pattern = name if "*" in name else f"{name}*"
+        parameters = [
+            remaining.pop(parameter) for parameter in list(remaining) if fnmatchcase(parameter, pattern)
+        ]
         if not parameters:
             prefixes = sorted(
                 {parameter.partition(".")[0].removesuffix("_params") for parameter in remaining}

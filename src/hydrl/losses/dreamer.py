@@ -135,36 +135,22 @@ class DreamerLoss(DreamerV3Loss):
         return_min_scale: PositiveFloat = 1.0,
         slow_critic_coeff: PositiveFloat = 1.0,
     ) -> None:
-        model_loss = DreamerV3ModelLoss(
+        model_loss = make_model_loss(
             world_model,
-            kl_mode="separate",
             lambda_representation=representation_coeff,
-            lambda_continue=1.0,
             continue_target_scale=1 - 1 / horizon,
-            unimix=world_model.unimix,
             free_bits=free_nats,
-            reco_symlog=False,  # targets are symlog values or images
-            num_reward_bins=world_model.bins,
-            detach_output=False,
         )
-        model_loss.set_keys(pixels=world_model.target_keys, reco_pixels=world_model.reconstruction_keys)
-        continuation = TensorDictSequential(
-            TensorDictModule(world_model.continuation, ["state", "belief"], ["continue_logits"]),
-            TensorDictModule(nn.Sigmoid(), ["continue_logits"], ["continuation"]),
-        )
-        actor_loss = DreamerV3ActorLoss(
-            actor_model.policy,
+        actor_loss = make_actor_loss(
+            world_model,
+            actor_model,
             value_model,
-            ImaginationEnv(world_model),
-            continuation_model=continuation,
+            lmbda,
             imagination_horizon=imagination,
-            use_reinforce=True,
             entropy_bonus=entropy_coeff,
             return_normalization_rate=return_rate,
             return_normalization_min_scale=return_min_scale,
         )
-        # The continuation head has the discount already.
-        actor_loss.make_value_estimator(ValueEstimators.TDLambda, gamma=1.0, lmbda=lmbda)
         value_loss = DreamerV3ValueLoss(
             value_model,
             value_loss="two_hot",
@@ -184,6 +170,47 @@ class DreamerLoss(DreamerV3Loss):
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
         """Loss terms of records ``[batch, time]``, scalars, without TorchRL's latent states."""
         return super().forward(minibatch).select(*self.out_keys)
+
+
+def make_model_loss(world_model: WorldModel, **options: float) -> DreamerV3ModelLoss:
+    """The world model's loss; ``options`` are TorchRL's."""
+    loss = DreamerV3ModelLoss(
+        world_model,
+        kl_mode="separate",
+        lambda_continue=1.0,
+        unimix=world_model.unimix,
+        reco_symlog=False,  # targets are symlog values or images
+        num_reward_bins=world_model.bins,
+        detach_output=False,
+        **options,
+    )
+    loss.set_keys(pixels=world_model.target_keys, reco_pixels=world_model.reconstruction_keys)
+    return loss
+
+
+def make_actor_loss(
+    world_model: WorldModel,
+    actor_model: DreamerActor,
+    value_model: TensorDictModuleBase,
+    lmbda: float,
+    **options: Any,
+) -> DreamerV3ActorLoss:
+    """The policy's loss over imagined steps; ``options`` are TorchRL's."""
+    continuation = TensorDictSequential(
+        TensorDictModule(world_model.continuation, ["state", "belief"], ["continue_logits"]),
+        TensorDictModule(nn.Sigmoid(), ["continue_logits"], ["continuation"]),
+    )
+    loss = DreamerV3ActorLoss(
+        actor_model.policy,
+        value_model,
+        ImaginationEnv(world_model),
+        continuation_model=continuation,
+        use_reinforce=True,
+        **options,
+    )
+    # The continuation head has the discount already.
+    loss.make_value_estimator(ValueEstimators.TDLambda, gamma=1.0, lmbda=lmbda)
+    return loss
 
 
 def slow_critic(loss: DreamerLoss, *, tau: Fraction) -> TargetNetUpdater:

@@ -72,4 +72,6 @@ def split_shared_encoder(networks: Mapping[str, Any]) -> tuple[dict[str, Any], n
             critic_head.module, in_keys=critic_keys, out_keys=critic_head.out_keys
         ),
     }
+    if hasattr(critic, "redraw"):
+        replaced["qvalue_network"].redraw = critic.redraw
     return {**networks, **replaced}, shared[0]

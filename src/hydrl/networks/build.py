@@ -15,9 +15,10 @@ from torchrl.envs import EnvBase
 
 from hydrl.limits import Activation, PositiveInt
 from hydrl.nan_checks import check_finite
+from hydrl.networks.blocks import BlockLayers, BuildLayers
 from hydrl.networks.encoders import Encoder
 from hydrl.networks.heads import Head
-from hydrl.networks.layers import ActionValueLayers, Layers, Norm, init_weights
+from hydrl.networks.layers import ActionValueLayers, Layers, Norm, init_weights, redraw_weights
 from hydrl.networks.rnn import CRITIC_STATE, STATE_KEYS, RecurrentLayer
 from hydrl.specs import mask_keys, observation_keys, require_entries, total_size
 
@@ -40,6 +41,7 @@ class NetworkOptions(TypedDict):
             has none of its own, which would need hidden states while acting; an action-value critic has, as
             it only reads sequences.
         norm: see :func:`hydrl.networks.layers.mlp`.
+        hidden_layers: builds hidden layers and output in place of an MLP, see :mod:`hydrl.networks.blocks`.
         init: see :func:`hydrl.networks.layers.init_weights`.
     """
 
@@ -49,6 +51,7 @@ class NetworkOptions(TypedDict):
     encoder: NotRequired[MakeEncoder | Literal["shared"] | None]
     rnn: NotRequired[Callable[..., TensorDictModuleBase] | None]
     norm: NotRequired[Norm | None]
+    hidden_layers: NotRequired[BuildLayers | None]
     init: NotRequired[Literal["orthogonal"] | None]
 
 
@@ -63,6 +66,7 @@ def make_network(
     encoder: MakeEncoder | Literal["shared"] | None = None,
     rnn: Callable[..., TensorDictModuleBase] | None = None,
     norm: Norm | None = None,
+    hidden_layers: BuildLayers | None = None,
     init: str | None = None,
 ) -> TensorDictModuleBase:
     """Builds an actor or critic that ends in ``head``; other arguments as in :class:`NetworkOptions`.
@@ -83,16 +87,32 @@ def make_network(
     is_shared = bool(preceding)
     if not is_shared and encoder != "shared":
         preceding, layer_keys = make_encoder_and_rnn(env, in_keys, encoder, rnn)
-    size = input_size(env, preceding, layer_keys) if norm or not preceding else 0
+    size = input_size(env, preceding, layer_keys) if norm or hidden_layers or not preceding else 0
+    actions = env.action_spec_unbatched.shape[-1] if head.takes_action else 0
     if head.takes_action:
-        layer_keys, size = [*layer_keys, "action"], size + env.action_spec_unbatched.shape[-1]
-    layers = (ActionValueLayers if head.takes_action and norm is None else Layers)(
-        num_cells, activation, norm, size
-    )
+        layer_keys = [*layer_keys, "action"]
+    layers = make_layers(num_cells, activation, norm, hidden_layers, size + actions, actions)
     network = materialise(head.build(layers, layer_keys, preceding), env)
     # Shared modules are initialised with the actor.
     init_weights(network[-1] if is_shared else network, init, head.gain)
+    if init or hidden_layers:
+        network.redraw = partial(redraw_weights, init=init, last_gain=head.gain)
     return network
+
+
+def make_layers(
+    num_cells: list[int],
+    activation: str,
+    norm: Norm | None,
+    hidden_layers: BuildLayers | None,
+    size: int,
+    actions: int,
+) -> Layers:
+    """Builder of the hidden layers; of the ``size`` entries that they read, the last are the action's."""
+    if hidden_layers is not None:
+        return BlockLayers(num_cells, activation, norm, size, hidden_layers, actions)
+    cls = ActionValueLayers if actions and norm is None else Layers
+    return cls(num_cells, activation, norm, size)
 
 
 def find_shared_modules(

@@ -1,10 +1,12 @@
 """Critics of states and actions, over a network of any architecture."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
+from pydantic import Field
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase
 
+from hydrl.limits import PositiveFloat
 from hydrl.networks import heads
 from hydrl.networks.build import NetworkOptions, make_network
 
@@ -34,6 +36,26 @@ def action_value(
     Several outputs are quantiles of the return (for TQC).
     """
     return make_network(env, heads.action_value(outputs), actor, **net)
+
+
+def categorical(
+    env: EnvBase,
+    actor: TensorDictModuleBase | None = None,
+    *,
+    v_max: PositiveFloat,
+    atoms: Annotated[int, Field(gt=1)],
+    prior_std: PositiveFloat | None = None,
+    **net: Unpack[NetworkOptions],
+) -> TensorDictModuleBase:
+    """Distribution of the return of an action in a state, over even returns (for SimbaV2, XQC).
+
+    Args:
+        env: and the others as for :func:`state_value`.
+        v_max: the largest return, of scaled rewards; ``-v_max`` is the smallest.
+        atoms: number of returns.
+        prior_std: width of the initial distribution; ``None``: even.
+    """
+    return make_network(env, heads.return_distribution(v_max, atoms, prior_std), actor, **net)
 
 
 def discriminator(

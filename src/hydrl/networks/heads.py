@@ -28,10 +28,8 @@ from torchrl.modules import (
     TanhNormal,
 )
 from torchrl.modules import OneHotCategorical as OneHotOfTorchRL
-from torchrl.modules.models import DuelingMlpDQNet
 
-from hydrl.errors import UserError
-from hydrl.networks.layers import ConcatSequential, Layers, activation_class
+from hydrl.networks.layers import ConcatSequential
 from hydrl.specs import choice_sizes, nested_spec, sibling_key
 
 Scale = Literal["per_state", "log_std", "independent"]
@@ -231,14 +229,14 @@ def q_value(
     Args:
         spec: of the action.
         key: of the action; its values are its sibling.
-        dueling: see :func:`dueling_network`.
+        dueling: see :meth:`hydrl.networks.layers.Layers.dueling`.
         mask: the entry of the action mask; invalid actions have the lowest value.
     """
     actions, names = spec.space.n, {"action_value_key": sibling_key(key, "action_value"), "action_key": key}
     names["chosen_action_value_key"] = sibling_key(key, "chosen_action_value")
 
     def net(layers: Any) -> nn.Module:
-        return dueling_network(layers, actions, 1) if dueling else layers(actions)
+        return layers.dueling(actions, 1) if dueling else layers(actions)
 
     def wrap(values: TensorDictModuleBase) -> QValueActor:
         return set_one_hot_choice(
@@ -260,7 +258,7 @@ def distributional(
 
     def net(layers: Any) -> nn.Module:
         if dueling:
-            return dueling_network(layers, (atoms, actions), (atoms, 1))
+            return layers.dueling((atoms, actions), (atoms, 1))
         return ConcatSequential(layers(atoms * actions), nn.Unflatten(-1, (atoms, actions)))
 
     def wrap(log_probs: TensorDictModuleBase) -> QValueActor:
@@ -289,6 +287,42 @@ def action_value(outputs: int = 1) -> Head:
     return Head(lambda layers: layers(outputs), ["state_action_value"], takes_action=True)
 
 
+def return_distribution(v_max: float, atoms: int, prior_std: float | None) -> Head:
+    """Head of a distribution of returns: log-probabilities ``[..., atoms]`` and their mean ``[..., 1]``."""
+    return Head(
+        lambda layers: ConcatSequential(layers(atoms), ReturnDistribution(v_max, atoms, prior_std)),
+        ["state_action_log_prob", "state_action_value"],
+        takes_action=True,
+    )
+
+
+class ReturnDistribution(nn.Module):
+    """Categorical distribution over returns, evenly spaced from ``-v_max`` to ``v_max``.
+
+    Args:
+        v_max: the largest return.
+        atoms: number of returns.
+        prior_std: standard deviation of the distribution for logits of 0, a normal one with a part that is
+            even; ``None``: even. Targets narrow an even one slowly, by the discount alone.
+    """
+
+    support: Tensor
+    prior: Tensor
+
+    def __init__(self, v_max: float, atoms: int, prior_std: float | None) -> None:
+        super().__init__()
+        self.register_buffer("support", torch.linspace(-v_max, v_max, atoms))
+        prior = torch.zeros(atoms)
+        if prior_std is not None:
+            prior = ((self.support / prior_std).square() / -2).exp().add(1e-3).log()
+        self.register_buffer("prior", prior)
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """``[..., atoms]`` to log-probabilities and their mean."""
+        log_prob = (logits.float() + self.prior).log_softmax(-1)
+        return log_prob, (log_prob.exp() * self.support).sum(-1, keepdim=True)
+
+
 def discriminator() -> Head:
     """Head of a discriminator, a probability ``[..., 1]``, under the name TorchRL's loss reads."""
     return Head(lambda layers: ConcatSequential(layers(1), nn.Sigmoid()), ["d_logits"], takes_action=True)
@@ -297,31 +331,6 @@ def discriminator() -> Head:
 def action_values(spec: TensorSpec) -> Head:
     """Head of one value for each discrete action, ``[..., actions]``."""
     return Head(lambda layers: layers(spec.space.n), ["action_value"])
-
-
-def dueling_network(
-    layers: Layers, advantages: int | Sequence[int], values: int | Sequence[int]
-) -> nn.Module:
-    """Dueling network: a trunk with a head for advantages and one for the state value, added."""
-    if len(layers.num_cells) < 2:
-        raise UserError(
-            f"actor.num_cells={layers.num_cells}: actor=dueling needs a layer for the trunk and one for the "
-            "heads. Write [64,64]."
-        )
-    cls = activation_class(layers.activation)
-    *trunk, head = layers.num_cells
-    net = DuelingMlpDQNet(
-        out_features=advantages,
-        out_features_value=values,
-        mlp_kwargs_feature={
-            "num_cells": trunk[:-1],
-            "out_features": trunk[-1],
-            "activation_class": cls,
-            "activate_last_layer": True,
-        },
-        mlp_kwargs_output={"num_cells": [head], "activation_class": cls},
-    )
-    return ConcatSequential(net)
 
 
 def make_support(v_min: float, v_max: float, atoms: int) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchrl import modules
 from torchrl.envs.utils import ExplorationType, exploration_type
 from torchrl.modules import MLP, BatchRenorm1d
+from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.errors import UserError
 from hydrl.networks.encoders import Encoder
@@ -71,6 +72,28 @@ class Layers:
         """The layers and a linear output, ``[..., size]`` to ``[..., outputs]``."""
         return mlp(self.num_cells, outputs, self.activation, self.norm, self.size)
 
+    def dueling(self, advantages: int | Sequence[int], values: int | Sequence[int]) -> nn.Module:
+        """Dueling network: a trunk with a head for advantages and one for the state value, added."""
+        if len(self.num_cells) < 2:
+            raise UserError(
+                f"actor.num_cells={self.num_cells}: actor=dueling needs a layer for the trunk and one for "
+                "the heads. Write [64,64]."
+            )
+        cls = activation_class(self.activation)
+        *trunk, head = self.num_cells
+        net = DuelingMlpDQNet(
+            out_features=advantages,
+            out_features_value=values,
+            mlp_kwargs_feature={
+                "num_cells": trunk[:-1],
+                "out_features": trunk[-1],
+                "activation_class": cls,
+                "activate_last_layer": True,
+            },
+            mlp_kwargs_output={"num_cells": [head], "activation_class": cls},
+        )
+        return ConcatSequential(net)
+
 
 class ActionValueLayers(Layers):
     """Hidden layers by TorchRL's MLP, for observation and action; it initialises layers in another order."""
@@ -115,6 +138,17 @@ def init_weights(module: TensorDictModuleBase, init: str | None, last_gain: floa
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
     return module
+
+
+def redraw_weights(module: nn.Module, init: str | None, last_gain: float) -> nn.Module:
+    """Draws the weights of a network anew, in place, by its layers' own distributions and by ``init``.
+
+    Arguments as of :func:`init_weights`.
+    """
+    for layer in module.modules():
+        if callable(reset := getattr(layer, "reset_parameters", None)):
+            reset()
+    return init_weights(module, init, last_gain)
 
 
 class BatchRenorm(BatchRenorm1d):

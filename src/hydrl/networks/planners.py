@@ -10,7 +10,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from torchrl.modules import planners
 
 from hydrl.errors import UserError
-from hydrl.limits import PositiveFloat, PositiveInt
+from hydrl.limits import NonNegativeFloat, PositiveFloat, PositiveInt
 from hydrl.specs import PLAN
 
 WORST = -1e30  # the return of a plan whose imagined rewards are NaN or infinite
@@ -146,7 +146,7 @@ class MPPIPlanner(PlanSearch, planners.MPPIPlanner):
         temperature: factor of the returns; 0 weighs as CEM does, a large one follows the best plan alone.
     """
 
-    def __init__(self, env: EnvBase, *, temperature: float, **options: Any) -> None:
+    def __init__(self, env: EnvBase, *, temperature: NonNegativeFloat, **options: Any) -> None:
         # Returns are summed by the search, so nothing calls TorchRL's module of advantages.
         super().__init__(env, advantage_module=nn.Identity(), temperature=temperature, **options)
 

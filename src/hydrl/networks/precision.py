@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchrl.modules import DTActor, SafeModule, ValueOperator
 
 from hydrl.errors import UserError
+from hydrl.networks.blocks import InitLinear, UnitLinear
 from hydrl.networks.layers import NoisyLinear
 
 
@@ -67,6 +68,14 @@ class OutputNoisyLinear(InFloat32, NoisyLinear):
     """Noisy output layer in float32."""
 
 
+class OutputInitLinear(InFloat32, InitLinear):
+    """Output layer of SimBa in float32."""
+
+
+class OutputUnitLinear(InFloat32, UnitLinear):
+    """Output layer with rows of norm 1 in float32."""
+
+
 MODULES: dict[type[nn.Module], type[nn.Module]] = {
     TensorDictModule: InBfloat16,
     SafeModule: SafeModuleInBfloat16,
@@ -76,6 +85,8 @@ MODULES: dict[type[nn.Module], type[nn.Module]] = {
 OUTPUT_LAYERS: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: OutputLinear,
     NoisyLinear: OutputNoisyLinear,
+    InitLinear: OutputInitLinear,
+    UnitLinear: OutputUnitLinear,
 }
 FLOAT32_CLASSES = {changed: plain for plain, changed in (MODULES | OUTPUT_LAYERS).items()}
 

@@ -21,7 +21,7 @@ from tensordict.nn import (
 from torch import Tensor, nn
 from torchrl.data import Categorical, OneHot, TensorSpec, Unbounded
 from torchrl.envs import EnvBase, ExplorationType, TensorDictPrimer
-from torchrl.envs.utils import exploration_type
+from torchrl.envs.utils import exploration_type, set_exploration_type
 from torchrl.modules import (
     DreamerV3DiscreteActor,
     DreamerV3ImageDecoder,
@@ -33,7 +33,7 @@ from torchrl.modules import (
     RSSMRolloutV3,
     SymExpTwoHot,
 )
-from torchrl.objectives import symlog
+from torchrl.objectives import symexp, symlog
 
 from hydrl.errors import UserError
 from hydrl.limits import PositiveInt
@@ -79,7 +79,7 @@ class WorldModel(TensorDictModuleBase):
         unimix: float,
     ) -> None:
         super().__init__()
-        self.vectors, self.spec, self.units, self.bins, self.unimix = [*vectors], spec, units, bins, unimix
+        self.vectors, self.spec, self.units, self.bins, self.unimix = {**vectors}, spec, units, bins, unimix
         self.action_size = int(spec.space.n) if isinstance(spec, Categorical | OneHot) else spec.shape[-1]
         self.state_size, self.belief_size = categoricals * classes, deterministic
         vector_size, latent_size = sum(vectors.values()), self.state_size + self.belief_size
@@ -161,10 +161,18 @@ class WorldModel(TensorDictModuleBase):
         belief = self.prior._update_belief(state, belief, action)
         if exploration_type() in (ExplorationType.DETERMINISTIC, ExplorationType.MODE, ExplorationType.MEAN):
             logits = self.posterior._logits(belief, embedding)
-            state = nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).flatten(-2)
+            state = most_probable(logits)
         else:
             _, state = self.posterior(belief, embedding)
         return state.float(), belief.float()
+
+    def split_entries(self, values: Mapping[str, Tensor]) -> dict[NestedKey, Tensor]:
+        """Targets or their reconstructions by the environment's entries; vectors in its units."""
+        entries: dict[NestedKey, Tensor] = {name: values[name] for name in self.images}
+        if self.vectors:
+            sizes = [*self.vectors.values()]
+            entries |= zip(self.vectors, symexp(values[VECTORS]).split(sizes, -1), strict=True)
+        return entries
 
     def forward(self, records: TensorDictBase) -> TensorDictBase:
         """Writes latent states and predictions for records ``[batch, time]``."""
@@ -178,6 +186,11 @@ class WorldModel(TensorDictModuleBase):
             records.set(("next", f"reconstruction_{name}"), reconstruction)
         records.set(("next", "reward_logits"), self.reward(*latent))
         return records.set(("next", "continue_pred"), self.continuation(*latent))
+
+
+def most_probable(logits: Tensor) -> Tensor:
+    """The state of the most probable classes, ``[..., size]``, of logits ``[..., categoricals, classes]``."""
+    return nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).flatten(-2).float()
 
 
 def make_rollout(
@@ -289,6 +302,24 @@ def world_model(
     """
     if actor is not None:
         return cast(DreamerActor, actor).world_model
+    check_world_model(env, deterministic, blocks)
+    keys, spec = in_keys or observation_keys(env), env.observation_spec
+    require_entries(spec, keys)
+    names = {key: "_".join(key) if isinstance(key, tuple) else key for key in keys}
+    image_keys = [key for key in keys if is_image(spec, key)]
+    images = {names[key]: make_image_reader(names[key], spec[key], spec.ndim, channels) for key in image_keys}
+    vectors = {key: spec[key].shape[-1] for key in keys if key not in image_keys}
+    sizes = {"deterministic": deterministic, "hidden": hidden, "categoricals": categoricals}
+    sizes |= {"classes": classes, "units": units, "blocks": blocks, "layers": layers, "bins": bins}
+    return WorldModel(vectors, images, action_spec(env), unimix=unimix, **sizes).to(env.device)
+
+
+def check_world_model(env: EnvBase, deterministic: int, blocks: int) -> None:
+    """Checks what a world model cannot do.
+
+    Raises:
+        UserError: for action masks, and recurrent units that ``blocks`` does not divide.
+    """
     if masks := [*mask_keys(env).values()]:
         raise UserError(
             f"algo=dreamer_v3: ignores the action mask {masks[0]}. Use algo=ppo, or for a Gymnasium "
@@ -298,18 +329,6 @@ def world_model(
         raise UserError(
             f"world_model.blocks={blocks}: should divide world_model.deterministic={deterministic}."
         )
-    keys, spec = in_keys or observation_keys(env), env.observation_spec
-    require_entries(spec, keys)
-    names = {key: "_".join(key) if isinstance(key, tuple) else key for key in keys}
-    images = {
-        names[key]: make_image_reader(names[key], spec[key], spec.ndim, channels)
-        for key in keys
-        if is_image(spec, key)
-    }
-    vectors = {key: spec[key].shape[-1] for key in keys if not is_image(spec, key)}
-    sizes = {"deterministic": deterministic, "hidden": hidden, "categoricals": categoricals}
-    sizes |= {"classes": classes, "units": units, "blocks": blocks, "layers": layers, "bins": bins}
-    return WorldModel(vectors, images, action_spec(env), unimix=unimix, **sizes).to(env.device)
 
 
 def make_image_reader(name: str, spec: TensorSpec, batch_dims: int, channels: int) -> ImageReader:
@@ -376,6 +395,40 @@ class DreamerActor(TensorDictModuleBase):
         device = next(self.parameters()).device
         specs = {key: Unbounded((size,), device=device) for key, size in sizes}
         return TensorDictPrimer(specs, default_value=0.0, expand_specs=True)
+
+    @torch.no_grad()
+    def dream(
+        self, steps: TensorDictBase, observed: int
+    ) -> tuple[dict[NestedKey, Tensor], dict[NestedKey, Tensor]]:
+        """What happened, and what the world model imagines of it, by entry, ``[time, ...]``.
+
+        The model reads the first observations, and from then on nothing but actions. Categoricals take their
+        most probable class. Images are from 0 to 1.
+
+        Args:
+            steps: of episodes from their beginning, ``[time, episodes]``.
+            observed: steps whose observations the model reads.
+        """
+        model = self.world_model
+        targets, actions = model.read_targets(steps), model.encode_action(steps["action"])
+        embeddings = model.encode(targets)
+        state, belief, action = (
+            embeddings.new_zeros(*steps.shape[1:], size)
+            for size in (model.state_size, model.belief_size, model.action_size)
+        )
+        states, beliefs = [], []
+        with set_exploration_type(ExplorationType.DETERMINISTIC):
+            for step, embedding in enumerate(embeddings):
+                if step < observed:
+                    state, belief = model.update_latent(state, belief, action, embedding)
+                else:
+                    logits, belief = model.prior._belief_and_logits(state, belief, action)
+                    state = most_probable(logits)
+                states.append(state)
+                beliefs.append(belief)
+                action = actions[step]
+        dreams = model.decode(torch.stack(states), torch.stack(beliefs))
+        return model.split_entries(targets), model.split_entries(dreams)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Acts at a step ``[...]``."""

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from fractions import Fraction
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -46,8 +47,9 @@ def record_episode(
     frames: int,
     seed_stream: int,
     check_stop: Callable[[], None] = lambda: None,
+    dream_path: Path | None = None,
 ) -> tuple[float, int, bool]:
-    """Records the first episode of an evaluation as an mp4 file.
+    """Records the first episode of an evaluation as an mp4 file, and what a world model dreams of it.
 
     Played alone it may end differently, because MuJoCo's contacts magnify how a network rounds. Above 30
     frames a second only every second step is rendered, or every third and so on, at the environment's speed.
@@ -58,6 +60,7 @@ def record_episode(
         frames: how long the policy was trained.
         seed_stream: which episodes, see :class:`hydrl.training.evaluator.SeedStream`.
         check_stop: called before each video frame; if it raises there is no file.
+        dream_path: of the dream's file; ``None``, or an actor without a world model: none.
 
     Returns:
         The episode's return before reward transforms, its steps, and whether ``eval.max_steps`` cut it.
@@ -89,7 +92,20 @@ def record_episode(
                 evaluator.step_limit(env), evaluator.actor, draw, auto_reset=False, tensordict=start
             )
             write(render_rgb(env))  # of the end, where TorchRL calls nothing
+    if dream_path is not None and hasattr(evaluator.actor, "dream"):
+        write_dream(evaluator.actor, episode, dream_path, check_stop)
     return episode_result(episode)
+
+
+def write_dream(actor: Any, episode: TensorDictBase, path: Path, check_stop: Callable[[], None]) -> None:
+    """Writes an mp4 file of what a world model dreams beside what happened."""
+    from hydrl.run.dream import FRAMES_PER_SECOND, draw_dream  # matplotlib
+
+    first, *frames = draw_dream(actor, episode)
+    with h264_writer(path, Fraction(FRAMES_PER_SECOND), *first.shape[:2]) as write:
+        for frame in (first, *frames):
+            check_stop()
+            write(frame)
 
 
 def steps_per_second(base: EnvBase) -> float:
@@ -157,6 +173,8 @@ def raise_if_closed(*_: object) -> None:
 class EpisodeVideo:
     """Videos of a run: every so many frames as ``videos/FRAMES.mp4``, and at its end ``videos/final.mp4``.
 
+    World models have videos of their dreams beside them, in ``dreams``.
+
     A video that fails is reported and costs the run nothing; one that a signal cuts short is not made again.
 
     Args:
@@ -174,7 +192,7 @@ class EpisodeVideo:
         self, evaluator: PolicyEvaluator, run_dir: Path, progress: Progress, clock: Clock, every: int | None
     ) -> None:
         self.evaluator, self.progress, self.clock, self.every = evaluator, progress, clock, every
-        self.folder = run_dir / "videos"
+        self.folder, self.dream_folder = run_dir / "videos", run_dir / "dreams"
         if every is not None:
             with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
                 env.base_env.reset()
@@ -198,7 +216,7 @@ class EpisodeVideo:
         Videos of later policies, which a solved run dropped, are removed.
         """
         if self.every is not None:
-            for video in self.folder.glob("*.mp4"):
+            for video in (*self.folder.glob("*.mp4"), *self.dream_folder.glob("*.mp4")):
                 if video.stem.isdecimal() and int(video.stem) > self.progress.frames:
                     video.unlink()
             path = self.folder / "final.mp4"
@@ -211,7 +229,10 @@ class EpisodeVideo:
         frames = self.progress.frames
         with self.clock.timeit(metric_names.RECORDING):
             try:
-                _, steps, is_cut = record_episode(self.evaluator, path, frames, seed_stream, check_stop)
+                dream_path = self.dream_folder / path.name
+                _, steps, is_cut = record_episode(
+                    self.evaluator, path, frames, seed_stream, check_stop, dream_path
+                )
                 if is_cut:
                     say(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
                 show(key, path)

@@ -15,7 +15,7 @@ from torchrl.objectives.utils import TargetNetUpdater
 from hydrl import metric_names
 from hydrl.losses.build import make_loss, parameter_groups
 from hydrl.training.timers import Clock
-from hydrl.training.update import Update
+from hydrl.training.update import Update, keep_unit_norm
 
 
 class Learner:
@@ -128,7 +128,8 @@ def make_learners(
     Args:
         learner_options: by the learners' names, in order: ``build``, which gives builders of ``loss``,
             ``target``, ``optim``, ``minibatches`` and ``writes``; ``loss``, how it is trained (``networks``,
-            ``keys``, ``value_estimator``, ``skip``, ``every``, ``param_groups``); ``options`` of the update.
+            ``keys``, ``value_estimator``, ``skip``, ``every``, ``param_groups``, ``unit_norm``); ``options``
+            of the update.
         networks: by their names.
         action_spec: of one environment.
         buffer: the replay buffer; ``None`` without one.
@@ -147,6 +148,7 @@ def make_learners(
         )
         target = build("target")(loss)
         optimizer = build("optim")(parameter_groups(loss, loss_options.param_groups))
+        keep_unit_norm(optimizer, loss, loss_options.unit_norm)
         update = Update(loss, optimizer, target, loss_options.skip, loss_options.every, **options.options)
         writes = build("writes")(networks)
         minibatches = bind_accepted(build("minibatches"), data=data)(buffer, loss)

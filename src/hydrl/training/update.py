@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from math import isfinite
 from typing import Any
 
@@ -132,6 +133,29 @@ class Update:
         self.stopped_early = state.get("left", False)
 
 
+def keep_unit_norm(optimizer: Optimizer, loss: nn.Module, patterns: Sequence[str]) -> None:
+    """Projects rows of weights onto the unit sphere after each step of an optimizer.
+
+    Args:
+        optimizer: over the loss's parameters.
+        loss: its matrices ``[..., outputs, inputs]`` are divided by the length of their rows.
+        patterns: of the matrices' names, as ``*unit_weight``.
+    """
+    matrices = [
+        parameter
+        for name, parameter in loss.named_parameters()
+        if parameter.requires_grad and any(fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+
+    @torch.no_grad()
+    def project(*_: Any) -> None:
+        for matrix in matrices:
+            matrix.div_(torch.linalg.vector_norm(matrix, dim=-1, keepdim=True).clamp_min(1e-8))
+
+    if matrices:
+        optimizer.register_step_post_hook(project)
+
+
 @contextmanager
 def scaled_learning_rate(optimizer: Optimizer, factor: float) -> Iterator[None]:
     """Context manager that multiplies an optimizer's learning rates."""
@@ -168,9 +192,13 @@ def anneal(schedule: LRScheduler | None, exploration: Any, frames: int) -> None:
 def make_gradients(
     loss: LossModule, parameters: Sequence[nn.Parameter], max_grad_norm: float | None
 ) -> Gradients:
-    """The part of an update that can be compiled: forward, backward of the terms' sum, clipping."""
+    """The part of an update that can be compiled: forward, backward of the terms' sum, clipping.
 
-    def gradients(minibatch: TensorDictBase, untrained: tuple[str, ...]) -> TensorDictBase:
+    A loss may have ``split_minibatch(minibatch)``, which returns parts whose gradients are added, each
+    weighted by its share of the rows.
+    """
+
+    def part_gradients(minibatch: TensorDictBase, untrained: tuple[str, ...]) -> tuple[TensorDictBase, Any]:
         losses = loss(minibatch)
         lost = [key for key, value in losses.items() if value.requires_grad and key[:4] != "loss"]
         if unlisted := [key for key in lost if key not in loss.out_keys]:
@@ -181,20 +209,50 @@ def make_gradients(
         terms = [term for term in loss_terms(losses, first=loss.out_keys) if term not in untrained]
         total = torch.stack([losses.get(term) for term in terms]).sum()
         found_gradients = torch.autograd.grad(total, parameters, allow_unused=True)
-        for parameter, gradient in zip(parameters, found_gradients, strict=True):
-            parameter.grad = match_layout(parameter, gradient)
         for key, value in minibatch.items():
             # What the loss wrote there, as SAC's does loc and scale: given away with its graph, it would cut
             # the compiled one in two.
             if value.requires_grad:
                 minibatch.set(key, value.detach())
         losses = losses.apply(lambda value: (value.mean() if value.ndim else value).detach(), batch_size=[])
+        return losses, found_gradients
+
+    split = getattr(loss, "split_minibatch", lambda minibatch: [minibatch])
+
+    def gradients(minibatch: TensorDictBase, untrained: tuple[str, ...]) -> TensorDictBase:
+        parts = split(minibatch)
+        losses, found_gradients = part_gradients(parts[0], untrained)
+        if len(parts) > 1:
+            shares = [len(part) / len(minibatch) for part in parts]
+            others = (part_gradients(part, untrained) for part in parts[1:])
+            losses, found_gradients = weighted_sum([(losses, found_gradients), *others], shares)
+        for parameter, gradient in zip(parameters, found_gradients, strict=True):
+            parameter.grad = match_layout(parameter, gradient)
         norm = nn.utils.get_total_norm([gradient for gradient in found_gradients if gradient is not None])
         if max_grad_norm is not None:
             nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
         return losses.set("grad_norm", norm)
 
     return gradients
+
+
+def weighted_sum(
+    results: Sequence[tuple[TensorDictBase, Sequence[Tensor | None]]], shares: Sequence[float]
+) -> tuple[TensorDictBase, list[Tensor | None]]:
+    """Losses and gradients of a minibatch from those of its parts, whose rows are these shares of it."""
+    weighted = [losses * share for (losses, _), share in zip(results, shares, strict=True)]
+    total = weighted[0]
+    for losses in weighted[1:]:
+        total = total + losses
+    sums: list[Tensor | None] = []
+    for gradients in zip(*(gradients for _, gradients in results), strict=True):
+        known = [
+            gradient * share
+            for gradient, share in zip(gradients, shares, strict=True)
+            if gradient is not None
+        ]
+        sums.append(torch.stack(known).sum(0) if known else None)
+    return total, sums
 
 
 def keep_guards(guards: Sequence[Any]) -> list[bool]:

@@ -5,6 +5,7 @@ import signal
 import sqlite3
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -161,3 +162,33 @@ def test_trackio_goes_on_with_a_stopped_run_beside_w_and_b_and_leaves_nothing_ru
         (told,) = {text for (text,) in database.execute("select config from configs")}
     config = json.loads(told)
     assert (config["_Group"], config["optim"]["lr"], config["_Username"]) == ("ppo-cartpole", 6e-4, None)
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_samples_of_an_evaluation_are_sent_as_a_table(name):
+    pytest.importorskip(name)
+    kind = {"wandb": loggers.WandbLogger, "trackio": loggers.TrackioLogger}[name]
+    sent = []
+
+    class Logger(kind):
+        """A logger without a run."""
+
+        experiment = SimpleNamespace(log=lambda row, step: sent.append((row, step)))
+
+        def __init__(self):
+            pass
+
+    samples = [
+        {"prompt": "s31=", "answer": "13", "reward": 1.0},
+        {"prompt": "s20=", "answer": "2", "reward": 0.0},
+    ]
+    loggers.show_samples([Logger()], 64, samples)
+    ((row, step),) = sent
+    assert step == 64
+    table = row["samples"]
+    if name == "wandb":
+        columns, rows = table.columns, table.data
+    else:
+        columns, rows = [*table.data[0]], [[*row.values()] for row in table.data]
+    assert columns == ["prompt", "answer", "reward"]
+    assert rows == [["s31=", "13", 1.0], ["s20=", "2", 0.0]]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hydrl.contrib.language.text import TextCodec, check_folder
+from hydrl.contrib.language.text import WEIGHTS, TextCodec, check_folder
 from hydrl.envs.optional import require_package
 from hydrl.errors import UserError
 from hydrl.limits import PositiveFloat, PositiveInt
@@ -85,10 +85,11 @@ def folder(
     path: str,
     dtype: Literal["float32", "bfloat16"] = "float32",
     lora: Lora | None = None,
+    trust: bool = False,
 ) -> nn.Module:
     """The causal language model of a local Hugging Face folder.
 
-    Weights are read from safetensors alone, and no code of the folder is run.
+    No code of the folder is run.
 
     Args:
         codec: of the same folder; a padding token that it added gets an embedding.
@@ -96,16 +97,18 @@ def folder(
         path: of the folder.
         dtype: of the weights.
         lora: adapters to train in place of the weights.
+        trust: whether to read weights in other files than safetensors, too.
 
     Raises:
         UserError: if the folder has no such model, or prompt and answer are longer than it can read.
     """
     from transformers import AutoModelForCausalLM
 
-    check_folder(path)
+    check_folder(path, trust=trust)
+    safetensors = None if trust else True
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
-            path, local_files_only=True, use_safetensors=True, dtype=getattr(torch, dtype)
+            path, local_files_only=True, use_safetensors=safetensors, dtype=getattr(torch, dtype)
         )
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -126,7 +129,7 @@ def folder(
 def compute_digest(path: Path) -> torch.Tensor:
     """Digest of a folder's weights and tokenizer, 16 bytes."""
     digest = blake2b(digest_size=16)
-    for file in sorted([*path.glob("*.safetensors"), *path.glob("tokenizer*")]):
+    for file in sorted(file for pattern in (*WEIGHTS, "tokenizer*") for file in path.glob(pattern)):
         with file.open("rb") as content:
             digest.update(file_digest(content, "blake2b").digest())
     return torch.tensor([*digest.digest()], dtype=torch.uint8)

@@ -1,7 +1,7 @@
 """A language model as a policy: it answers prompts and gives losses the probabilities of answers."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, exploration_type
 from torchrl.modules.distributions import LLMMaskedCategorical
 
+from hydrl.contrib.language.models import Lora
 from hydrl.contrib.language.text import TextCodec
 from hydrl.errors import UserError
 from hydrl.limits import PositiveFloat
@@ -62,10 +63,12 @@ class LanguagePolicy(TensorDictModuleBase):
         self.model.generation_config = GenerationConfig(pad_token_id=codec.pad, eos_token_id=codec.end)
         self.eval()
         # Of adapters a checkpoint has no more than these; the folder has the weights they adapt.
+        self.has_adapter = hasattr(model, "peft_config")
         self.frozen = [name for name, parameter in self.named_parameters() if not parameter.requires_grad]
         self.register_state_dict_post_hook(drop_frozen)
         self.register_load_state_dict_pre_hook(keep_frozen)
         self.register_buffer("folder_digest", getattr(model, "folder_digest", None))
+        self.register_buffer("adapter_scale", adapter_scale(model) if self.has_adapter else None)
 
     def train(self, mode: bool = True) -> "LanguagePolicy":
         """Stays in ``eval()`` mode: dropout would make another policy than the one that acted."""
@@ -124,10 +127,39 @@ class LanguagePolicy(TensorDictModuleBase):
         pad = torch.tensor([self.pad], device=logits.device)
         return logits.index_fill(-1, pad, torch.finfo(logits.dtype).min)
 
-    @property
-    def has_adapter(self) -> bool:
-        """Whether adapters are trained in place of the model's weights."""
-        return bool(self.frozen)
+    def read_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Weights of another run's policy as those of this one, before a warm start; adapters are merged.
+
+        With adapters of its own this policy then saves all weights, because the folder no longer has them.
+
+        Raises:
+            UserError: for adapters of another folder.
+        """
+        own = {name.removeprefix("model."): value for name, value in weights.items()}
+        adapters = [value for name, value in own.items() if "lora_A" in name]
+        if not adapters and not self.has_adapter:
+            return weights
+        model = copy.deepcopy(self.model)
+        model = model.unload() if self.has_adapter else model  # as the folder has it
+        if adapters:
+            digest = weights.get("folder_digest")
+            if (
+                digest is None
+                or self.folder_digest is None
+                or not torch.equal(digest, self.folder_digest.cpu())
+            ):
+                raise UserError(
+                    "init_from: its adapters are of another folder. Write model=folder with its model.path."
+                )
+            r, scale = len(adapters[0]), weights.get("adapter_scale", torch.tensor(2.0))
+            model = Lora(r, r * float(scale)).adapt(model)
+        fitting = {name: value for name, value in model.state_dict().items() if name in own}
+        fitting = {name: own[name] for name, value in fitting.items() if own[name].shape == value.shape}
+        model.load_state_dict(fitting, strict=False)
+        model = model.merge_and_unload() if adapters else model
+        self.frozen = []
+        merged = {plain_name(name): value for name, value in model.state_dict(prefix="model.").items()}
+        return {name: merged.get(plain_name(name), value) for name, value in self.state_dict().items()}
 
     def save_folder(self, path: Path) -> None:
         """Saves the model to a Hugging Face folder, adapters merged."""
@@ -144,6 +176,17 @@ class LanguagePolicy(TensorDictModuleBase):
         answer = tensordict["action"]
         log_probs = self.logits(tensordict["prompt"], answer).log_softmax(-1)
         return log_probs.gather(-1, answer[..., None])[..., 0].masked_fill(answer == self.pad, 0.0)
+
+
+def adapter_scale(model: Any) -> Tensor:
+    """The factor of the outputs of a model's adapters."""
+    options = next(iter(model.peft_config.values()))
+    return torch.tensor(options.lora_alpha / options.r)
+
+
+def plain_name(name: str) -> str:
+    """A weight's name without the modules that hold adapters."""
+    return name.replace("base_model.model.", "").replace(".base_layer.", ".")
 
 
 def drop_frozen(policy: LanguagePolicy, state: dict[str, Any], prefix: str, _: Any) -> None:
@@ -163,5 +206,9 @@ def keep_frozen(policy: LanguagePolicy, state: dict[str, Any], prefix: str, *_: 
         raise UserError(
             "model.path: weights or tokenizer of the folder have changed since the run began. Restore it."
         )
+    if policy.adapter_scale is not None:
+        state.setdefault(f"{prefix}adapter_scale", policy.adapter_scale)
+    # After a warm start a state has these, too.
+    policy.frozen = [name for name in policy.frozen if f"{prefix}{name}" not in state]
     own = dict(policy.named_parameters())
     state.update({f"{prefix}{name}": own[name].detach() for name in policy.frozen})

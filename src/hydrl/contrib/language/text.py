@@ -11,6 +11,7 @@ from hydrl.envs.optional import require_package
 from hydrl.errors import UserError, printable
 
 PAD = "<|pad|>"
+WEIGHTS = ("*.safetensors", "*.bin")  # the second are pickles, which need trust
 ANSWER = "ANSWER"  # a placeholder in chat templates
 
 
@@ -168,8 +169,12 @@ def folder_codec(path: str, *, has_chat: bool = False) -> TextCodec:
         raise UserError(f"model.path={path}: its tokenizer cannot be read: {reason}") from error
 
 
-def check_folder(path: str) -> None:
-    """Checks that a folder is a local Hugging Face model with weights as safetensors.
+def check_folder(path: str, *, trust: bool = True) -> None:
+    """Checks that a folder is a local Hugging Face model with weights.
+
+    Args:
+        path: of the folder.
+        trust: whether other weights than safetensors are read.
 
     Raises:
         UserError: naming what is missing.
@@ -181,8 +186,8 @@ def check_folder(path: str) -> None:
         )
     if not (folder / "config.json").is_file():
         raise UserError(f"model.path={path}: no config.json in it. Write the folder of a Hugging Face model.")
-    if not [*folder.glob("*.safetensors")]:
+    if not any(any(folder.glob(pattern)) for pattern in (WEIGHTS if trust else WEIGHTS[:1])):
         raise UserError(
-            f"model.path={path}: no weights as *.safetensors in it, and no other files are read. Save the "
-            "model by save_pretrained."
+            f"model.path={path}: no weights as *.safetensors in it. Save the model by save_pretrained, or "
+            "add trust=true to read other files."
         )

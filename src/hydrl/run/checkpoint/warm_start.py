@@ -4,7 +4,7 @@ Nothing else of that run is read: no part of it is built, and the optimizer, exp
 new run begin anew. The other run's folder is not needed afterwards.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -70,6 +70,10 @@ class WarmStart:
     classes: Any = None
     scale: str = ""
     trained: str = "another run"
+
+    def reads(self, part: str) -> bool:
+        """Whether the other run has a part, and the user wants it."""
+        return part in self.entries and (self.parts is None or part in self.parts)
 
     run_ids: ClassVar[dict[str, str]] = {}  # the new run has its own
     forked_from: ClassVar[Path | None] = None
@@ -204,7 +208,12 @@ def apply(source: WarmStart | None, env: TransformedEnv, learner: Learner) -> No
     if source is None:
         return
     # The tensors of the state are those that the networks and the loss's copies of them compute with.
-    own = by_part(learner.components["loss"].state_dict(keep_vars=True), source.networks)
+    loss = learner.components["loss"]
+    if (read := getattr(getattr(loss, "actor_network", None), "read_weights", None)) and source.reads(
+        "actor"
+    ):
+        source.entries = {**source.entries, "actor": rename(read, source.entries["actor"])}
+    own = by_part(loss.state_dict(keep_vars=True), source.networks)
     normaliser = normalizer_state(env)
     available = [*own, *["normaliser"] * bool(normaliser)]
     require_parts(source.parts, available, "this run")
@@ -235,6 +244,12 @@ def apply(source: WarmStart | None, env: TransformedEnv, learner: Learner) -> No
         source.lines.append(
             f"the actor was trained on images of another scale; encoder.scale={source.scale} restores it"
         )
+
+
+def rename(read: Callable[..., Mapping[str, Tensor]], entries: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """An actor's entries as the new run's actor reads them, such as adapters merged into weights."""
+    weights = read({name.removeprefix("actor."): value for name, value in entries.items()})
+    return {f"actor.{name}": value for name, value in weights.items()}
 
 
 def have_same_shapes(other: Mapping[str, Any], own: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ import io
 import os
 import shlex
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from importlib import import_module
@@ -240,6 +240,21 @@ def show(loggers: Iterable[Logger], frames: int, key: str, video: Path) -> None:
         if isinstance(logger, WandbLogger | TrackioLogger):
             library = import_module("wandb" if isinstance(logger, WandbLogger) else "trackio")
             log([logger], frames, {key: library.Video(str(video), format="mp4")})
+
+
+def show_samples(loggers: Iterable[Logger], frames: int, samples: Sequence[Mapping[str, Any]]) -> None:
+    """Sends samples of an evaluation, such as prompts and answers, as a table to W&B and trackio."""
+    columns = [*samples[0]]
+    for logger in loggers:
+        if isinstance(logger, WandbLogger | TrackioLogger):
+            library = import_module("wandb" if isinstance(logger, WandbLogger) else "trackio")
+            rows = [[sample[name] for name in columns] for sample in samples]
+            if isinstance(logger, WandbLogger):
+                content = library.Table(columns=columns, data=rows)
+            else:
+                # It ignores names of columns without a data frame.
+                content = library.Table(dataframe=import_module("pandas").DataFrame(rows, columns=columns))
+            log([logger], frames, {"samples": content})
 
 
 def close(logger: Logger, results: dict[str, Any] | None = None) -> None:

@@ -116,6 +116,7 @@ class RunLogger:
         self.display = Display(info.name, progress.total_frames, data=info.from_data)
         self.say(*info.notes, *(info.start.lines if info.start else ()), *info.size_note)
         clock.start_loop()
+        self.row_at = 0.0  # seconds of the loop at the last row
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -129,8 +130,13 @@ class RunLogger:
         While an evaluation is pending, the row of its moment and those after it wait for it.
         """
         self.require_folder()
-        frames = self.progress.frames
-        self.pending_rows.append((frames, {**self.metrics.row(), **self.clock.metrics(frames)}, None))
+        frames, now = self.progress.frames, self.clock.in_loop
+        row = {**self.metrics.row(), **self.clock.metrics(frames)}
+        if names.TRAIN_TOKENS in row:
+            tokens = row[names.TRAIN_TOKENS] * row[names.TRAIN_EPISODES]
+            row[names.TOKENS_PER_SECOND] = tokens / max(now - self.row_at, 1e-9)
+        self.row_at = now
+        self.pending_rows.append((frames, row, None))
         self.flush()
         self.display.update(frames, {})
 
@@ -168,6 +174,8 @@ class RunLogger:
             with (self.directory / SAMPLES).open("a", encoding="utf-8") as file:
                 file.writelines(lines)
         backends.log(self.loggers.values(), frames, row)
+        if evaluation and evaluation.samples:
+            backends.show_samples(self.loggers.values(), frames, evaluation.samples)
         self.display.update(frames, row)
 
     def require_folder(self) -> None:
@@ -217,6 +225,7 @@ class RunLogger:
         if (count := len(self.file.rows)) < state["rows"]:
             self.say(f"{source} has only {count} of {state['rows']} earlier rows; the others are lost")
         keep_samples(self.directory / SAMPLES, self.file.rows)
+        self.row_at = self.clock.in_loop
         self.pending_rows = [*state.get("held", [])]  # this and the next are not in those of older runs
         self.lineage = {**state.get("lineage", {}), **self.lineage}
         (self.directory / "summary.json").unlink(missing_ok=True)
@@ -253,7 +262,8 @@ class RunLogger:
         self.draw_curves(final, followed)
         rows, is_stopped = summary_rows(summary, self.directory), status in ("interrupted", "failed")
         command = {"resume with": resume_command(self.directory, self.info.needs_trust)} if is_stopped else {}
-        write_run_page(self.directory, self.info.title, summary, rows | command, self.info.config)
+        samples = progress.evaluation.samples if progress.evaluation else ()
+        write_run_page(self.directory, self.info.title, summary, rows | command, self.info.config, samples)
         self.close(results)
         print_summary(summary, self.directory, *command.values())
 

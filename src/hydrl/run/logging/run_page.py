@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hydrl.config.tree import read_yaml
 from hydrl.metric_names import EVAL_EPISODES, RETURN_MEAN, RETURN_STD
 from hydrl.run.logging.html import as_text, code, fenced, table, write_page
 
+DREAM = "What the world model dreams of this episode after its first five observations:"
 MIN_EPISODES = 10  # of an evaluation with an interval
 COMMAND_LINE = "command line"
 PRESETS = ("debug", "experiment", "tuned")  # groups whose options set keys of others; the first one wins
@@ -22,7 +23,12 @@ NAMED_APART = {"algo", "env", *PRESETS}
 
 
 def write_run_page(
-    run: Path, title: str, summary: Mapping[str, Any], rows: Mapping[str, str], config: Mapping[str, Any]
+    run: Path,
+    title: str,
+    summary: Mapping[str, Any],
+    rows: Mapping[str, str],
+    config: Mapping[str, Any],
+    samples: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Writes ``run.html``.
 
@@ -32,21 +38,31 @@ def write_run_page(
         summary: content of ``summary.json``.
         rows: rows of the summary table.
         config: the run's settings as they are saved.
+        samples: of the last evaluation, such as prompts and answers; all have the same keys.
     """
-    videos = sorted((run / "videos").glob("*.mp4"))  # final.mp4 sorts after those named by frames
+    # final.mp4 sorts after those named by frames.
+    videos, dreams = (sorted((run / name).glob("*.mp4")) for name in ("videos", "dreams"))
     command = ["python", "train.py", *user_dirs.folder_options(user_dirs.saved_folders(run)), *typed_words()]
     sections = [
         f"# {as_text(title)}",
         headline(summary),
         "![curves](curves.png)",
         *[f"![video](videos/{video.name})" for video in videos[-1:]],
+        *[f"{DREAM}\n\n![dream](dreams/{dream.name})" for dream in dreams[-1:]],
         "## Results",
         table(["", ""], ([as_text(name), code(text)] for name, text in rows.items())),
+        *(["## Samples", samples_table(samples)] if samples else []),
         "## Command",
         fenced(localize_commands(shlex.join(command))),
         *config_sections(config),
     ]
     write_page("\n\n".join(filter(None, sections)), run / "run.html")
+
+
+def samples_table(samples: Sequence[Mapping[str, Any]]) -> str:
+    """Samples of an evaluation as a table."""
+    cells = ([code(value) for value in sample.values()] for sample in samples)
+    return table([as_text(name) for name in samples[0]], cells)
 
 
 def headline(summary: Mapping[str, Any]) -> str:
