@@ -969,3 +969,16 @@ def test_torchrl_s_verifier_of_countdown_evaluates_other_operators():
     for expression, prompt, target, numbers in (("3**4", "3,4=81", 81, [3, 4]), ("7//2", "7,2=3", 3, [7, 2])):
         assert CountdownRewardParser.validate_expression(expression, target, numbers)
         assert Countdown().reward(prompt, expression, "") == 0
+
+
+def test_conversations_are_resumed_exactly(run, tmp_path):
+    words = ["algo=grpo", *TURNS, "total_frames=64", "collector.frames_per_batch=32", "collector.num_envs=16"]
+    words += ["minibatches.size=16", "eval.every_frames=32", "eval.episodes=4", "eval.final_episodes=4"]
+    words += ["log_every_frames=32", "checkpoint_every_frames=32"]
+    whole = run(*words)
+    assert killed(whole, tmp_path / "halves") == 32
+    torch.rand(7)
+    halves = run(*words, "resume=auto", folder="halves")
+    for component in ("actor", "loss", "optimizer", "minibatches"):
+        assert digest(saved(halves, component)) == digest(saved(whole, component)), component
+    assert logged(halves) == logged(whole)
