@@ -109,7 +109,8 @@ def command_to_run(command: str) -> tuple[str, str]:
         words += " collector.frames_per_batch=512" * bool(
             re.search("algo=recurrent_ppo(?!.*per_batch)", words)
         )
-        words += " minibatches.sequence=16" * ("algo=decision_transformer" in words)
+        is_short = re.search("algo=decision_transformer|algo=recurrent_ppo(?!.*sequence)", words)
+        words += " minibatches.sequence=16" * bool(is_short)
     elif "search.py" in words:
         words = re.sub(r"trials=\d+|seeds=\S+", "", words) + f" trials=2 seeds=0 {FAST}"
     elif "record.py" in words:

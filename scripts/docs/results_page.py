@@ -11,7 +11,6 @@ import yaml
 from hydrl.config import CONFIGS
 from hydrl.errors import DivergedError, RunError, UserError
 from hydrl.experiments import report, runs
-from hydrl.experiments.processes import ProcessPool
 from hydrl.experiments.runs import RunResult
 from hydrl.experiments.statistics import estimate, iqm
 from hydrl.experiments.sweep import folder_name, train_all
@@ -19,6 +18,7 @@ from hydrl.run.atomic_files import atomically
 from hydrl.run.logging.html import as_text, code, table
 from scripts.docs import algorithms_page
 from scripts.docs.keys import file_comment
+from scripts.docs.prerequisites import ADDED, Prerequisites, RowPool
 
 INTRODUCTION = """\
 A row is no ranking: [what the numbers are](#what-the-numbers-are) says how each library measures.
@@ -47,30 +47,54 @@ def make_page(declared: Path, names: Sequence[str], jobs: int, out: Path, page: 
     rows = {folder_name(row["overrides"]): row for row in table["runs"]}
     store, seeds = page.with_suffix(""), table["seeds"]
     store.mkdir(exist_ok=True)
-    wanted = select_rows(names, list(rows))
-    lists: list[list[str]] = []
-    seconds = 0.0
-    for name in wanted:
-        known = read_runs(store / f"{name}.jsonl")
-        missing = [seed for seed in seeds if seed not in [run.seed for run in known]]
-        lists += [[*rows[name]["overrides"], f"seed={seed}"] for seed in missing]
-        took = np.mean([run.curve[-1, 1] for run in known]) if known else 60 * rows[name]["minutes"]
-        seconds += float(took) * len(missing)
-    total, hours = len(wanted) * len(seeds), seconds / 3600 / max(1, min(jobs, len(lists)))
-    ahead = f"the others take about {hours:.1f} h" if lists else "nothing is left to run"
-    print(f"{total - len(lists)} of {total} runs are kept in {store}; {ahead}")
+    wanted = [rows[name] for name in select_rows(names, list(rows))]
+    missing, total, seconds = find_missing(wanted, seeds, store)
+    hours = seconds / 3600 / max(1, min(jobs, len(missing)))
+    ahead = f"the others take about {hours:.1f} h" if missing else "nothing is left to run"
+    print(f"{total - len(missing)} of {total} runs are kept in {store}; {ahead}")
+    try:
+        code = run_rows(missing, Prerequisites(table.get("prerequisites", {}), out), store, jobs)
+    finally:
+        write_page(table, {name: read_runs(store / f"{name}.jsonl") for name in rows}, page)
+    if code not in (0, DivergedError.exit_code):
+        raise RunError(f"not all runs have finished; what they printed is in {out}/*.log")
+
+
+def find_missing(
+    rows: Sequence[Mapping[str, Any]], seeds: Sequence[int], store: Path
+) -> tuple[list[tuple[Mapping[str, Any], int]], int, float]:
+    """The rows and seeds without a kept run, the number of all, and seconds that the missing ones take.
+
+    A row may have fewer ``seeds`` than the table.
+    """
+    missing, seconds, total = list[tuple[Mapping[str, Any], int]](), 0.0, 0
+    for row in rows:
+        row_seeds = seeds[: row.get("seeds", len(seeds))]
+        known = read_runs(store / f"{folder_name(row['overrides'])}.jsonl")
+        left = [seed for seed in row_seeds if seed not in [run.seed for run in known]]
+        missing += [(row, seed) for seed in left]
+        took = np.mean([run.curve[-1, 1] for run in known]) if known else 60 * row["minutes"]
+        seconds, total = seconds + float(took) * len(left), total + len(row_seeds)
+    return missing, total, seconds
+
+
+def run_rows(
+    missing: Sequence[tuple[Mapping[str, Any], int]], prerequisites: Prerequisites, store: Path, jobs: int
+) -> int:
+    """Runs rows, each with its seed, after what they start from, and keeps each run; the exit code."""
+    if not missing:
+        return 0
 
     def keep(overrides: Sequence[str], folder: Path) -> None:
         with suppress(UserError):  # a run without a score
             run = runs.read_run(folder)
             add_run(store / f"{folder_name(overrides[:-1])}.jsonl", run)
 
-    try:
-        code = train_all(lists, out, ProcessPool(jobs), ["resume=auto"], on_end=keep) if lists else 0
-    finally:
-        write_page(table, {name: read_runs(store / f"{name}.jsonl") for name in rows}, page)
-    if code not in (0, DivergedError.exit_code):
-        raise RunError(f"not all runs have finished; what they printed is in {out}/*.log")
+    prerequisites.make(missing, jobs)
+    members = [[*row["overrides"], f"seed={seed}"] for row, seed in missing]
+    folders = [prerequisites.out / folder_name(member) for member in members]
+    words = {folder: prerequisites.words(*row) for folder, row in zip(folders, missing, strict=True)}
+    return train_all(members, prerequisites.out, RowPool(jobs, words), ["resume=auto"], on_end=keep)
 
 
 def select_rows(names: Sequence[str], rows: Sequence[str]) -> list[str]:
@@ -119,7 +143,9 @@ def write_page(
     runs.name_groups(counted)
     cells, how = [], []
     for row, ours in zip(declared["runs"], runs_by_row.values(), strict=True):
-        command, seeds = code(" ".join(row["overrides"])), f"{len(ours)} of {len(declared['seeds'])}"
+        command = code(" ".join(row["overrides"]))
+        seeds = f"{len(ours)} of {row.get('seeds', len(declared['seeds']))}"
+        started = " and ".join(code(row[key]) for key in ("data", "init_from") if key in row)
         reached = ["-"] * 4
         if ours:
             scores = np.array([run.score for run in ours])
@@ -130,10 +156,15 @@ def write_page(
             reached.append(f"{np.median([run.curve[-1, 0] for run in ours]):,.0f}")
         named = declared["sources"]
         published = [f"{named[source]}: {figure}" for source, figure in row["published"].items()]
-        cells.append([command, seeds, *reached, "<br>".join(published)])
+        named_command = f"{command}, from {started}" if started else command
+        cells.append([named_command, seeds, *reached, "<br>".join(published)])
         how.append(f"- {command}: {tuning_note(row['overrides'])}")
     names = ["`python train.py`", "seeds", "environment", "IQM [95%]", "mean ± std", "frames", "published"]
     parts = [INTRODUCTION, "## Results and published figures", table(names, cells)]
+    if entries := Prerequisites(declared.get("prerequisites", {}), Path()).described():
+        rows_of_table = [[code(name), commands] for name, commands in entries]
+        parts += ["Rows from data start from these, made anew for every seed:"]
+        parts += [table(["from", "made by"], rows_of_table)]
     parts += [declared["notes"].strip()]
     if (sb3 := page.with_suffix("") / "sb3.md").is_file():
         parts += ["## Stable-Baselines3's defaults on both sides", sb3.read_text(encoding="utf-8").strip()]
@@ -149,8 +180,9 @@ def write_page(
 
 
 def as_typed(run: RunResult) -> RunResult:
-    """A run without the override that ``make results`` adds."""
-    return run.model_copy(update={"overrides": [word for word in run.overrides if word != "resume=auto"]})
+    """A run without the overrides that ``make results`` adds."""
+    words = [word for word in run.overrides if word != "resume=auto" and not word.startswith(ADDED)]
+    return run.model_copy(update={"overrides": words})
 
 
 def tuning_note(overrides: Sequence[str]) -> str:

@@ -5,6 +5,8 @@ import re
 import shutil
 import signal
 import statistics
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +20,8 @@ from hydrl.experiments import processes, runs
 from hydrl.experiments.processes import ProcessPool
 from hydrl.experiments.statistics import format_number
 from scripts import results as script
-from scripts.docs import algorithms_page, results_page
+from scripts.docs import algorithms_page, prerequisites, results_page
+from scripts.docs.prerequisites import Prerequisites
 from tests.conftest import settings
 from tests.experiments.test_report import make_run
 
@@ -46,11 +49,15 @@ def is_tuned(algo: str, env: str) -> bool:
 @pytest.mark.parametrize("row", DECLARED["runs"], ids=lambda row: " ".join(row["overrides"]))
 def test_every_declared_run_is_one_that_train_py_takes_and_has_published_figures(row):
     algo, *others = row["overrides"]
-    if not (len(others) == 1 and is_tuned(algo, *others)):  # these tests/config/test_settings.py composes
-        chosen = settings(*row["overrides"])
+    words = ["data.path=none"] if "data" in row else []
+    if words or not (
+        len(others) == 1 and is_tuned(algo, *others)
+    ):  # these tests/config/test_settings.py composes
+        chosen = settings(*row["overrides"], *words)
         assert algo == f"algo={chosen.algo}"
         assert f"env={chosen.task}" == others[0] or f"env.id={chosen.task}" in others  # of a family
-    assert row.keys() == {"overrides", "minutes", "published"}
+    assert row.keys() - {"data", "init_from", "seeds"} == {"overrides", "minutes", "published"}
+    assert {row[key] for key in ("data", "init_from") if key in row} <= DECLARED["prerequisites"].keys()
     assert row["published"].keys() <= DECLARED["sources"].keys()
     assert all(
         re.fullmatch(r"-?[\d.]+( ± [\d.]+)? @ \d+[kM]", figure) for figure in row["published"].values()
@@ -71,6 +78,7 @@ def test_the_declared_table_has_five_seeds_that_nothing_was_tuned_on_and_rows_ar
     assert len(DECLARED["seeds"]) == 5
     assert min(DECLARED["seeds"]) >= 100
     run = []
+    monkeypatch.setattr(Prerequisites, "make", lambda *_: None)
     monkeypatch.setattr(results_page, "train_all", lambda lists, *_, **__: run.extend(lists) or 0)
     monkeypatch.setattr(results_page, "write_page", lambda *_: None)
     results_page.make_page(script.TABLE, names, 1, tmp_path, tmp_path / "page.md")
@@ -148,6 +156,67 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     results_page.make_page(tmp_path / "table.yaml", [file.stem], 1, out, page)
     assert "2 of 2 runs are kept" in (printed := capsys.readouterr().out)
     assert "; nothing is left to run" in printed
+
+
+def test_rows_from_data_start_from_a_dataset_of_their_own_seed_and_from_a_run_on_it(tmp_path, monkeypatch):
+    """Without training: what is started is noted, and leaves a run folder."""
+    started, recorded = [], []
+
+    class Ended:
+        error = ""
+
+        def __init__(self, arguments, folder, cores, shown):
+            self.folder, self.code, self.status = folder, 0, processes.STATUS_BY_CODE[0]
+            started.append((folder.name, [word for word in arguments if word != "resume=auto"]))
+            seed = int(folder.name.partition("seed")[2])
+            make_run(folder, 10.0, seed, algo=folder.name.partition("-")[0], overrides=arguments)
+
+    def note(command, check):
+        recorded.append(command[2:])
+        Path(command[3].removeprefix("out=")).mkdir()
+        return SimpleNamespace(returncode=0)
+
+    declared = {
+        "seeds": [100, 101, 102],
+        "prerequisites": {
+            "half": {"overrides": ["algo=dqn", "env=cartpole"], "record": ["frames=100", "random=0.5"]},
+            "iql": {"overrides": ["algo=iql", "env=cartpole"], "data": "half"},
+        },
+        "runs": [
+            {"overrides": ["algo=bc", "env=cartpole", "data=npz"], "data": "half"},
+            {"overrides": ["algo=iql_online", "env=cartpole"], "data": "half", "init_from": "iql"},
+        ],
+        "sources": {},
+        "notes": "",
+    }
+    for row in declared["runs"]:
+        row |= {"minutes": 1, "published": {}, "seeds": 2}
+    OmegaConf.save(OmegaConf.create(declared), tmp_path / "table.yaml")
+    monkeypatch.setattr(processes, "TrainingProcess", Ended)
+    monkeypatch.setattr(prerequisites.subprocess, "run", note)
+    out, page = tmp_path / "out", tmp_path / "page.md"
+    results_page.make_page(tmp_path / "table.yaml", [], 1, out, page)
+    assert [command[0] for command in recorded] == [
+        f"run={out}/dqn-cartpole-seed{seed}" for seed in (100, 101)
+    ]
+    assert recorded[0][1:] == [f"out={out}/half-seed100", "frames=100", "random=0.5"]
+    assert [name for name, _ in started] == [
+        f"{row}-seed{seed}"
+        for row in ("dqn-cartpole", "iql-cartpole", "bc-cartpole-data_npz", "iql_online-cartpole")
+        for seed in (100, 101)
+    ]
+    words = dict(started)
+    assert words["bc-cartpole-data_npz-seed101"][-1] == f"data.path={out}/half-seed101"
+    assert words["iql_online-cartpole-seed100"][-2:] == [
+        f"data.path={out}/half-seed100",
+        f"init_from={out}/iql-cartpole-seed100",
+    ]
+    assert "init_from" not in (text := page.read_text())
+    assert "| `algo=bc env=cartpole data=npz`, from `half` | 2 of 2 |" in text
+    assert "| `half` | `python train.py algo=dqn env=cartpole seed=100`<br>`python scripts/record.py" in text
+    started.clear()
+    results_page.make_page(tmp_path / "table.yaml", [], 1, out, page)
+    assert not started
 
 
 def test_a_curve_is_kept_in_a_few_points_and_a_run_again_replaces_itself(tmp_path):
