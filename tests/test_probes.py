@@ -81,9 +81,8 @@ REPLAY = {
     "target.tau": 0.1,
     "target.value_network_update_interval": 8,
     "loss.module.alpha_init": 0.2,
-    "loss.module.temperature": 1e-3,
-    "loss.module.lowest": 0.0,
 }
+MUNCHAUSEN = REPLAY | {"loss.module.temperature": 1e-3, "loss.module.lowest": 0.0}
 WORLD_MODEL = REPLAY | {"minibatches.updates": 32, "optim.lr": 3e-3}
 DATA = REPLAY | {"total_frames": 12_288, "collector.frames_per_batch": 1_024}
 
@@ -91,7 +90,7 @@ DATA = REPLAY | {"total_frames": 12_288, "collector.frames_per_batch": 1_024}
 def set_to(algo: str, actions: str, kind: str) -> list[str]:
     task = ["schedule=linear", *overrides_of(algo, actions, f"Probe-v0 kind={kind}")]
     once = settings(*task).minibatches.get("epochs") == 1
-    replay = WORLD_MODEL if algo == "dreamer_v3" else REPLAY
+    replay = {"dreamer_v3": WORLD_MODEL, "munchausen_dqn": MUNCHAUSEN}.get(algo, REPLAY)
     return small(task, all=NUMBERS, fresh=ONCE if once else FRESH, replay=replay, data=DATA)
 
 
