@@ -558,7 +558,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=rainbow env=cartpole actor.noisy=0": ["actor.noisy=0", "greater than 0"],
     "algo=ppo env=cartpole layers@actor=noisy": [
         "actor.noisy=0.5: hydrl.networks.actors.stochastic takes no noisy",
-        "actor has scale, scale_init, num_cells, activation, in_keys, encoder, rnn, norm, hidden_layers, init.\n",
+        "num_cells, activation, in_keys, encoder, rnn, norm, hidden_layers, init.\n",
     ],
     "algo=rainbow env=cartpole compile=true": [
         "compile=true: does not go with DistributionalDQNLoss, which computes its targets of single",
