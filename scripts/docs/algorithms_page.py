@@ -103,15 +103,16 @@ def section(algo: str, facts: Mapping[str, Any], rows: Sequence[Sequence[RunResu
 def properties(algo: str) -> list[list[str]]:
     """What an algorithm can learn with, as its configuration says."""
     values = settings_of(algo)
+    spaces, has_world_model = values["action_spaces"], values["world_model"] is not None
     compile_text = "with `compile=true`" if accepts(algo, "compile=true") else "no"
     if updates := values["loss"]["compile_min_updates"]:
         compile_text = f"by default in runs of {updates:,} updates and more"
     return [
-        ["actions", ", ".join(values["action_spaces"])],
+        ["actions", ", ".join(spaces)],
         ["learns from", source(values)],
         [RECURRENT, yes_no(accepts(algo, "rnn=lstm"))],
-        [IMAGES, yes_no("encoder" in values["actor"])],
-        ["action masks", yes_no(any("discrete" in space for space in values["action_spaces"]))],
+        [IMAGES, yes_no("encoder" in values["actor"] or has_world_model)],
+        ["action masks", yes_no(not has_world_model and any("discrete" in space for space in spaces))],
         ["`torch.compile`", compile_text],
         *(
             [f"other `{group}=`", ", ".join(f"`{option or 'null'}`" for option in able if option != chosen)]

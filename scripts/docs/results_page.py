@@ -144,7 +144,7 @@ def write_page(
     cells, how = [], []
     for row, ours in zip(declared["runs"], runs_by_row.values(), strict=True):
         command = code(" ".join(row["overrides"]))
-        seeds = f"{len(ours)} of {row.get('seeds', len(declared['seeds']))}"
+        seeds = f"{len(ours)} of {row.get('seeds', len(declared['seeds']))}" if ours else "not run yet"
         started = " and ".join(code(row[key]) for key in ("data", "init_from") if key in row)
         reached = ["-"] * 4
         if ours:

@@ -242,6 +242,7 @@ def check_same(
     # What older runs had not, or said otherwise.
     added = {"init_from": InitFrom().model_dump(), "precision": "float32"}
     then = {**added, **with_encoders(with_pipelined(then, now), now, NETWORKS)}
+    then["loss"] = {"unit_norm": ["*unit_weight"], **(then.get("loss") or {})}
     # Algorithm and task first, for other keys follow from them.
     for key in dict.fromkeys(["algo", "env.id", *paths(then), *paths(now)]):
         old, new = find(then, key), find(now, key)
