@@ -27,6 +27,7 @@ from hydrl.config.settings import load
 from hydrl.config.tuned import compose_run
 from hydrl.deploy.load import open_run
 from hydrl.experiments.statistics import estimate
+from hydrl.run.atomic_files import atomically
 from hydrl.run.run_folder import metric_rows
 from hydrl.training.evaluator import SeedStream
 from train import train
@@ -137,7 +138,8 @@ def keep_figure(folder: Path, name: str, measure: Callable[[], float]) -> float:
     if not file.exists():
         figure = measure()
         print(f"{folder} {name} {figure:.3f}", flush=True)
-        file.write_text(json.dumps(figure) + "\n", encoding="utf-8")
+        with atomically(file) as partial_file:
+            partial_file.write_text(json.dumps(figure) + "\n", encoding="utf-8")
     return float(json.loads(file.read_text(encoding="utf-8")))
 
 

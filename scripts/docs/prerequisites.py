@@ -98,7 +98,8 @@ class Prerequisites:
         """Names of entries and the commands that make them, with the name of what they start from."""
         rows = []
         for name, entry in self.declared.items():
-            started = [f"data.path={entry['data']}"] if "data" in entry else []
+            keys = {"data": "data.path", "init_from": "init_from"}
+            started = [f"{word}={entry[key]}" for key, word in keys.items() if key in entry]
             commands = [" ".join(["python train.py", *entry["overrides"], *started, "seed=100"])]
             if "record" in entry:
                 commands.append(" ".join(["python scripts/record.py run=…", f"out={name}", *entry["record"]]))

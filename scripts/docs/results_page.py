@@ -144,7 +144,7 @@ def write_page(
     cells, how = [], []
     for row, ours in zip(declared["runs"], runs_by_row.values(), strict=True):
         command = code(" ".join(row["overrides"]))
-        seeds = f"{len(ours)} of {row.get('seeds', len(declared['seeds']))}" if ours else "not run yet"
+        seeds = f"{len(ours)} of {row.get('seeds', len(declared['seeds']))}"
         started = " and ".join(code(row[key]) for key in ("data", "init_from") if key in row)
         reached = ["-"] * 4
         if ours:
@@ -159,7 +159,8 @@ def write_page(
         named_command = f"{command}, from {started}" if started else command
         cells.append([named_command, seeds, *reached, "<br>".join(published)])
         how.append(f"- {command}: {tuning_note(row['overrides'])}")
-    names = ["`python train.py`", "seeds", "environment", "IQM [95%]", "mean ± std", "frames", "published"]
+    names = ["`python train.py`", "seeds run", "environment", "IQM [95%]", "mean ± std"]
+    names += ["frames", "published"]
     parts = [INTRODUCTION, "## Results and published figures", table(names, cells)]
     if entries := Prerequisites(declared.get("prerequisites", {}), Path()).described():
         rows_of_table = [[code(name), commands] for name, commands in entries]

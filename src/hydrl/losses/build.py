@@ -201,8 +201,8 @@ def redraw_copies(loss: LossModule, networks: Mapping[str, nn.Module]) -> None:
         if params is None or not params.batch_dims or (redraw := getattr(network, "redraw", None)) is None:
             continue
         for index in range(params.batch_size[0]):
-            drawn = TensorDict.from_module(redraw(copy.deepcopy(network)) if index else network)
-            for key, weight in drawn.items(True, True):
+            weights = TensorDict.from_module(redraw(copy.deepcopy(network)) if index else network)
+            for key, weight in weights.items(True, True):
                 params[key].data[index].copy_(weight.data)
         getattr(loss, f"target_{argument}_params").data.copy_(params.data)
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from gymnasium.wrappers import AtariPreprocessing, MaxAndSkipObservation, RepeatAction
 from tensordict import TensorDictBase
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl import metric_names
@@ -70,11 +70,8 @@ def record_episode(
         RunError: if the file cannot be written.
     """
     with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
-        load_normalizer(env, evaluator.normaliser())
         seed = episode_seed(evaluator.seed, frames, seed_stream)
-        env.set_seed(seed)
-        seed_generators(seed)
-        start, first = env.reset(), render_rgb(env)
+        start, first = start_episode(env, evaluator, seed), render_rgb(env)
         speed = Fraction(steps_per_second(env.base_env)).limit_denominator(1_000)
         every, steps = math.ceil(speed / SMOOTH), itertools.count(1)
         with (
@@ -92,13 +89,24 @@ def record_episode(
                 evaluator.step_limit(env), evaluator.actor, draw, auto_reset=False, tensordict=start
             )
             write(render_rgb(env))  # of the end, where TorchRL calls nothing
-    if dream_path is not None and hasattr(evaluator.actor, "dream"):
-        write_dream(evaluator.actor, episode, dream_path, check_stop)
+    write_dream(evaluator.actor, episode, dream_path, check_stop)
     return episode_result(episode)
 
 
-def write_dream(actor: Any, episode: TensorDictBase, path: Path, check_stop: Callable[[], None]) -> None:
-    """Writes an mp4 file of what a world model dreams beside what happened."""
+def start_episode(env: TransformedEnv, evaluator: PolicyEvaluator, seed: int) -> TensorDictBase:
+    """Resets a seeded environment that has the run's normalizer."""
+    load_normalizer(env, evaluator.normaliser())
+    env.set_seed(seed)
+    seed_generators(seed)
+    return env.reset()
+
+
+def write_dream(
+    actor: Any, episode: TensorDictBase, path: Path | None, check_stop: Callable[[], None]
+) -> None:
+    """Writes an mp4 file of what a world model dreams beside what happened; none without path or model."""
+    if path is None or not hasattr(actor, "dream"):
+        return
     from hydrl.run.dream import FRAMES_PER_SECOND, draw_dream  # matplotlib
 
     first, *frames = draw_dream(actor, episode)
