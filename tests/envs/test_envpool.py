@@ -18,6 +18,8 @@ from hydrl.specs import stacked_images
 
 needs_envpool = pytest.mark.skipif(not find_spec("envpool"), reason="needs pip install 'hydrl[envpool]'")
 
+VISIBLE = {"partially_observable": False}
+
 
 def make(id: str, num_envs: int = 3, seed: int = 0, **keywords):
     return make_env(partial(envpool_env, id=id, **keywords), [], num_envs=num_envs, seed=seed)
@@ -100,6 +102,15 @@ def test_missions_are_words():
     mission = env.reset()["mission"].reshape(2, 50, 61)
     assert np.array_equal(mission.sum(-1), np.ones((2, 50)))
     assert (mission[:, :2].argmax(-1) > 0).all()
+
+
+@needs_envpool
+def test_a_hidden_goal_is_reported_and_can_be_observed(capsys):
+    id = "MetaWorld/Reach-v3"
+    goals = [make(id, 2, **how).reset()["observation"][..., -3:].abs().sum() for how in ({}, VISIBLE)]
+    assert [bool(goal) for goal in goals] == [False, True]
+    printed = capsys.readouterr().err
+    assert printed.count("zeros in place of the goal. Write +env.partially_observable=false") == 1
 
 
 @needs_envpool

@@ -40,6 +40,7 @@ ATARI = {"episodic_life": True, "reward_clip": False, "use_fire_reset": False, "
 GRID_SIZES = [11, 6, 3]  # MiniGrid's objects, colours and states
 TIME, STEPS = "time_step", "step_count"  # the latter is an entry of TorchRL's StepCounter
 NO_LIMIT = (0, 2**31 - 1)
+HIDDEN_GOAL = "partially_observable"  # Meta-World's keyword, true unless it is set
 
 
 def envpool_env(
@@ -173,6 +174,11 @@ class Task:
         spec = make_spec(id, self.kwargs)
         if getattr(spec.config, "max_num_players", 1) > 1:
             raise UserError(f"env.id={id}: it has several players, which are not supported with EnvPool.")
+        if getattr(spec.config, HIDDEN_GOAL, False) and HIDDEN_GOAL not in kwargs:
+            warn_once(
+                f"env.id={id}: its observation has zeros in place of the goal. Write "
+                f"+env.{HIDDEN_GOAL}=false to observe the goal; =true is as now, without this line."
+            )
         with warnings.catch_warnings(action="ignore"):
             observations, actions = spec.gymnasium_observation_space, spec.gymnasium_action_space
         self.has_grid = id.startswith(PREFIXES) and {*observations} >= {"image", "direction", "mission"}
@@ -180,7 +186,6 @@ class Task:
             raise UserError(f"env.mission={mission}: env.id={id} has no mission. Leave env.mission out.")
         self.first_mission: bytes | None = None
         self.limit = None if (limit := spec.config.max_episode_steps) in NO_LIMIT else limit
-        self.threshold = getattr(spec.config, "reward_threshold", None)
         self.stack_size = getattr(spec.config, "stack_num", 1)
         self.info_names = [
             name.removeprefix("info:")
@@ -317,7 +322,7 @@ class SingleEnv(gymnasium.Env):
     def __init__(self, task: Task) -> None:
         self.task, self.pool = task, Pool(task, 1, 1)
         self.observation_space, self.action_space = task.observation_space, task.action_space
-        self.spec = EnvSpec(task.id, max_episode_steps=task.limit, reward_threshold=task.threshold)
+        self.spec = EnvSpec(task.id, max_episode_steps=task.limit)
         self.stack_size = task.stack_size
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
