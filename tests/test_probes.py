@@ -19,7 +19,8 @@ GAMMA = 0.5
 slow = partial(pytest.param, marks=pytest.mark.slow)
 SEEDS = [0, *map(slow, range(1, 10))]
 # Of their kind, others are fast.
-LATER = ["cql", "cql_discrete", "iql_discrete", "iql_online", "munchausen_dqn", "redq", "simba_v2", "tqc"]
+LATER = ["cql", "cql_discrete", "iql_discrete", "iql_online", "droq", "munchausen_dqn", "redq", "simba_v2"]
+LATER += ["tqc"]
 
 
 def cases() -> list[tuple[str, str]]:
@@ -67,6 +68,7 @@ NUMBERS = {
     "critic.norm.warmup_steps": 64,
 }
 FRESH = {"total_frames": 1_536, "collector.frames_per_batch": 256, "minibatches.epochs": 4}
+FRESH |= {"exploration.annealing_num_steps": 512}
 # A frame is learned from once, and no more: nothing holds these to the policy that acted.
 ONCE = {"total_frames": 4_096, "collector.frames_per_batch": 32, "minibatches.size": 32}
 REPLAY = {

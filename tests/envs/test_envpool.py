@@ -14,7 +14,7 @@ from hydrl.envs.envpool import EnvPoolEnv, envpool_env, reward_sign
 from hydrl.envs.time_limits import episode_limit
 from hydrl.errors import UserError
 from hydrl.run.checkpoint.env_state.capture import NotCapturedError, capture
-from hydrl.specs import stacked_images
+from hydrl.specs import INFO, stacked_images
 
 needs_envpool = pytest.mark.skipif(not find_spec("envpool"), reason="needs pip install 'hydrl[envpool]'")
 
@@ -76,6 +76,14 @@ def test_success_and_chosen_values_are_followed():
     assert start["episode_info", "is_success"].isnan().all()
     rows = env.rollout(5, auto_reset=False, tensordict=start)["next", "episode_info"]
     assert (rows["distance"].diff(dim=1) > 0).all()
+    columns = []
+    for how in ("last", "max"):
+        torch.manual_seed(0)  # the same random actions
+        columns.append(
+            make("FetchReach-v4", 2, info_keys={"distance": how}).rollout(5)["next", INFO, "distance"]
+        )
+    last, highest = columns
+    torch.testing.assert_close(highest, last.cummax(1).values)
     assert ((rows["is_success"] == 0) | (rows["is_success"] == 1)).all()
 
 

@@ -22,6 +22,7 @@ from tests.conftest import SMALL, SMALL_PPO, digest, killed, logged, saved, sett
 
 TASK = f"{__name__}:toys/Steps-v0"
 LENGTH = 5
+WAVE = [1, 3, 2, 1, 5]
 
 
 class Steps(gymnasium.Env):
@@ -44,6 +45,7 @@ class Steps(gymnasium.Env):
         self.steps += 1
         ended = self.steps == LENGTH
         info = {"height": np.float32(self.steps + 10 * self.episode), "first": float(self.steps)}
+        info["wave"] = WAVE[self.steps - 1]
         if self.steps > 1:
             del info["first"]
         if ended or not self.at_end:
@@ -58,7 +60,12 @@ gymnasium.register(
     "toys/Never-v0", lambda: gymnasium.wrappers.TransformObservation(Steps(), lambda it: it, None)
 )
 OWN = ["env=gym", f"env.id={TASK}", "task=steps", "transforms=plain"]
-HEIGHTS = {"last": 5 + 20, "mean": 3 + 20, "sum": 15 + 100}  # of the second episode, for a seed begins one
+HEIGHTS = {
+    "last": 5 + 20,
+    "mean": 3 + 20,
+    "sum": 15 + 100,
+    "max": 5 + 20,
+}  # of the second episode, for a seed begins one
 
 
 def made(*words: str, **options):
@@ -68,7 +75,7 @@ def made(*words: str, **options):
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("how", HEIGHTS)
-def test_of_each_episode_the_last_value_the_mean_or_the_sum_counts(how, num_envs):
+def test_of_an_episode_the_last_value_the_mean_the_sum_or_the_highest_counts(how, num_envs):
     env = made(f"+env.info_keys={{height:{how}}}", num_envs=num_envs, seed=0)
     rollout = env.rollout(2 * LENGTH, break_when_any_done=False).reshape(num_envs, -1)
     told = rollout["next", "episode_info", "height"]
@@ -86,8 +93,14 @@ def test_what_is_missing_where_it_counts_is_not_known():
     first = env.rollout(LENGTH)["next", "episode_info", "first"].squeeze(-1).tolist()
     assert first[0] == 1
     assert all(map(isnan, first[1:]))
-    env = made("+env.info_keys={first:mean}", seed=0)  # of the steps that gave it
-    assert env.rollout(LENGTH)["next", "episode_info", "first"].squeeze(-1).tolist() == [1] * LENGTH
+    for how in ("mean", "max"):  # of the steps that gave it
+        env = made(f"+env.info_keys={{first:{how}}}", seed=0)
+        assert env.rollout(LENGTH)["next", "episode_info", "first"].squeeze(-1).tolist() == [1] * LENGTH
+
+
+def test_the_highest_value_stays_when_lower_ones_follow():
+    env = made("+env.info_keys={wave:max}", seed=0)
+    assert env.rollout(LENGTH)["next", "episode_info", "wave"].squeeze(-1).tolist() == [1, 3, 3, 3, 5]
 
 
 def test_success_is_followed_without_being_named(monkeypatch):
@@ -214,7 +227,7 @@ def test_workers_hand_them_over(run):
 MISTAKES = {
     "+env.info_keys=distance": "env.info_keys=distance: should be a list of names in info. Write [distance]",
     "env.info_keys=[1]": "env.info_keys=[1]: should be a list of names",
-    "+env.info_keys={distance:max}": "env.info_keys.distance=max: should be last, mean or sum",
+    "+env.info_keys={distance:least}": "env.info_keys.distance=least: should be last, mean, sum or max",
     "+env.info_keys=[episodes]": "train/episodes and eval/episodes is a metric of hydrl's own",
     "env=custom env._target_=torchrl.envs.PendulumEnv +env.info_keys=[a] ~env.id": "env.info_keys=[a]: this "
     "key is for Gymnasium environments",

@@ -261,10 +261,10 @@ MISTAKES: dict[str, list[str]] = {
     "logger=wandb logger.mode=offlin": ["logger.wandb.mode=offlin", "'auto', 'online' or 'offline'"],
     "layers@actor=transformer": [
         "layers@actor=transformer: no such option.",
-        "Try batch_renorm, layer_norm, mlp, noisy, simba, simba_v2, xqc.\n",
+        "Try batch_renorm, droq, layer_norm, mlp, noisy, pqn, simba, simba_v2, xqc.\n",
     ],
     "rnn=transformer": ["rnn=transformer: no such option. Try gru, lstm.\n"],
-    "optim=adm": ["optim=adm: no such option. Try adam, adamw, laprop.\n"],
+    "optim=adm": ["optim=adm: no such option. Try adam, radam, adamw, laprop.\n"],
     "exploration=nosuch": ["exploration=nosuch: no such option. Try null.\n"],
     "algo=": ["algo=", "dqn", "ppo"],
     "experiment=nosuch": ["experiment=nosuch", "dqn_intro", "quickstart"],
@@ -468,8 +468,8 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=dqn env=pendulum": [
         "algo=dqn: acts in discrete action spaces, and env=pendulum has continuous actions",
-        "Use algo=a2c, crossq, ddpg, dreamer_v3, impala, mpc, ppo, recurrent_ppo, redq, reinforce, sac,",
-        "simba_v2, td3, tqc or xqc.\n",
+        "Use algo=a2c, crossq, ddpg, dreamer_v3, droq, impala, mpc, ppo, recurrent_ppo, redq, reinforce,",
+        "sac, simba_v2, td3, tqc or xqc.\n",
     ],
     "algo=ppo env=custom env._target_=tests.fakes.envs.CountingTeam": [
         "algo=ppo: acts in continuous, discrete or multi-discrete action spaces, and",
@@ -477,7 +477,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=mappo env=cartpole": [
         "algo=mappo: acts in multi-agent continuous, multi-agent discrete or multi-agent",
-        "Use algo=a2c, dqn, dreamer_v3, impala, munchausen_dqn, ppo, prioritized_dqn, qr_dqn, r2d2,",
+        "Use algo=a2c, dqn, dreamer_v3, impala, munchausen_dqn, ppo, pqn, prioritized_dqn, qr_dqn, r2d2,",
         "rainbow, recurrent_ppo, reinforce or sac_discrete.\n",
     ],
     "algo=mappo env=custom env._target_=tests.fakes.envs.CountingTeam actor=tanh_normal": [

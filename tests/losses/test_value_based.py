@@ -1,4 +1,4 @@
-"""Quantile regression and Munchausen DQN against their papers' equations, row by row."""
+"""Quantile regression, Munchausen DQN and PQN against their papers' equations, row by row."""
 
 import math
 
@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torchrl.data import Categorical, OneHot
 
 from hydrl.errors import UserError
-from hydrl.losses.value_based import MunchausenDQNLoss, QuantileDQNLoss
+from hydrl.experience.minibatches import estimate_advantages
+from hydrl.losses.value_based import MunchausenDQNLoss, PQNLoss, QuantileDQNLoss
 from hydrl.networks import heads
 from hydrl.networks.layers import Layers
 
@@ -110,6 +111,31 @@ def test_invalid_actions_take_no_part_in_a_soft_maximum():
     loss = make(MunchausenDQNLoss, OneHot(2), temperature=0.03)
     values = torch.tensor([[0.5, torch.finfo(torch.float32).min]])
     assert loss.soft_maximum(values).item() == pytest.approx(0.5, rel=1e-6)
+
+
+@SPECS
+def test_pqn_regresses_on_lambda_returns_of_the_greedy_values(spec):
+    """R_t = r_t + γ ((1 - λ) max Q(s') + λ R_t+1), cut at ends; the action stays the one that was taken."""
+    lmbda = 0.75
+    torch.manual_seed(0)
+    loss = PQNLoss(q_network(spec, None), action_space=spec)
+    loss.make_value_estimator(gamma=GAMMA, lmbda=lmbda)
+    batch = rows(spec)
+    batch["next", "done"] = torch.tensor([[True], [False], [True], [False]])  # the third is truncated
+    batch["chosen_action_value"] = torch.full((4, 1), 7.0)  # as the policy wrote it while it acted
+    taken = batch["action"].clone()
+    greedy = outputs(loss.value_network_params, batch["next", "observation"]).max(-1).values.tolist()
+    rewards, returns, following = batch["next", "reward"].squeeze(-1).tolist(), [0.0] * 4, greedy[3]
+    for row in (3, 2, 1, 0):
+        ended = row in (0, 2)
+        bootstrap = greedy[row] if ended else (1 - lmbda) * greedy[row] + lmbda * following
+        returns[row] = following = rewards[row] + (0.0 if row == 0 else GAMMA * bootstrap)
+    estimate_advantages(batch, loss)
+    assert batch["value_target"].squeeze(-1).tolist() == pytest.approx(returns, rel=1e-5)
+    assert torch.equal(batch["action"], taken)
+    predicted = outputs(loss.value_network_params, batch["observation"])
+    errors = [(predicted[row, action].item() - returns[row]) ** 2 for row, action in enumerate([0, 1, 1, 0])]
+    assert loss(batch)["loss"].item() == pytest.approx(sum(errors) / 4, rel=1e-5)
 
 
 def test_an_actor_without_quantiles_is_refused():

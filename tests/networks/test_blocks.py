@@ -1,6 +1,7 @@
 """Hidden layers of SimBa, SimbaV2 and XQC against their papers' equations, and how their weights start."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from hydrl.errors import UserError
 from hydrl.losses.build import make_loss, parameter_groups
 from hydrl.networks import blocks
 from hydrl.networks.blocks import BatchNorm, BlockLayers, RunningNorm, UnitLinear
-from hydrl.training.update import keep_unit_norm
-from tests.conftest import settings
+from hydrl.training.update import keep_unit_norm, train_mode
+from tests.conftest import loss_of, settings
 
 
 def randomise(module: nn.Module) -> nn.Module:
@@ -125,6 +126,44 @@ def test_xqc_is_a_row_of_unit_layers_batch_norms_and_activations():
     x = standardise(x @ second.unit_weight.T, second_norm).clamp(0)
     torch.testing.assert_close(net(observation, action), x @ last.unit_weight.T + last.bias)
     assert [layer.bias is None for layer in (first, second, last)] == [True, True, False]
+
+
+def test_dropout_comes_before_layer_norm_and_only_while_learning():
+    net = randomise(blocks.layer_norm([4, 3], "ReLU", 3, 1, 2, dropout=0.5))
+    first, drop, norm, _, second, second_drop, second_norm, _, last = net
+    read = torch.tensor([[1.0, -2.0, 0.5]])
+
+    def by_hand(kept: Tensor, second_kept: Tensor) -> Tensor:
+        x = norm((read @ first.weight.T + first.bias) * kept).clamp(0)
+        x = second_norm((x @ second.weight.T + second.bias) * second_kept).clamp(0)
+        return x @ last.weight.T + last.bias
+
+    torch.testing.assert_close(net.eval()(read[:, :2], read[:, 2:]), by_hand(torch.ones(4), torch.ones(3)))
+    torch.manual_seed(0)
+    masks = drop.train()(torch.ones(1, 4)), second_drop.train()(torch.ones(1, 3))
+    assert {0.0, 2.0} == {*torch.cat(masks, -1).ravel().tolist()}
+    torch.manual_seed(0)
+    torch.testing.assert_close(net.train()(read), by_hand(*masks))
+    assert not any(isinstance(layer, nn.Dropout) for layer in blocks.layer_norm([4], "ReLU", 3, 1, 2))
+
+
+def test_droq_s_critics_have_dropout_of_their_own_in_losses():
+    """Two critics of equal weights differ by their dropout alone, target networks too."""
+    chosen = settings("algo=droq", "env=pendulum", "critic.hidden_layers.dropout=0.5")
+    env = envs.make_env(chosen.build("env"), chosen.transform_builders)
+    actor, critic = chosen.build("actor")(env), chosen.build("critic")(env)
+    loss = loss_of(chosen, env, actor=actor, critic=critic)
+    for params in (loss.qvalue_network_params, loss.target_qvalue_network_params):
+        for value in params.values(True, True):
+            value.data.copy_(value.data[:1].expand_as(value.data))
+    rows = env.rollout(4).select("observation", "action")
+    for params in (loss.qvalue_network_params, loss.target_qvalue_network_params):
+        for mode, differs in ((train_mode([critic]), True), (nullcontext(), False)):
+            with mode:
+                first, second = loss._vmap_qvalue_network00(rows.expand(2, *rows.shape), params)[
+                    "state_action_value"
+                ]
+            assert torch.allclose(first, second) != differs
 
 
 def test_rows_are_brought_back_to_length_one_after_each_step_and_nothing_else_is():

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -380,13 +381,27 @@ def advise_removal(keys: Sequence[str], values: Values) -> str:
 def check_value(path: str, kind: Any, values: Values) -> Mistakes:
     """Mistakes of a value against its annotation, as JSON: a float may be written as an integer."""
     try:
-        adapter = TypeAdapter(kind, config=ConfigDict(strict=True))
+        adapter = make_adapter(kind)
     except Exception:  # a tensor, a spec and the like, which YAML cannot say
         return
     try:
         adapter.validate_json(json.dumps(find(values, path)))
     except ValidationError as error:
         yield from explain(error, values, path, lambda _: takes_null(adapter)).lines.items()
+
+
+def make_adapter(kind: Any) -> TypeAdapter[Any]:
+    """Pydantic's check of an annotation, made once for equal ones: making it takes most of a check's time."""
+    try:
+        return cached_adapter(kind)
+    except TypeError:  # an annotation that cannot be hashed
+        return cached_adapter.__wrapped__(kind)
+
+
+@cache
+def cached_adapter(kind: Any) -> TypeAdapter[Any]:
+    """See :func:`make_adapter`."""
+    return TypeAdapter(kind, config=ConfigDict(strict=True))
 
 
 def takes_null(adapter: TypeAdapter[Any]) -> bool:

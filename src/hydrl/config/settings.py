@@ -6,6 +6,7 @@ and by :mod:`hydrl.config.checks`; every message names the key, the value and wh
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
@@ -47,6 +48,7 @@ from hydrl.config.user_dirs import option_folders, searchpath
 from hydrl.errors import ConfigError, UserError
 
 Builder = Callable[..., Any]
+ENVIRONMENT = "${oc.env:"  # a reference to an environment variable
 VMAS = "torchrl.envs.VmasEnv"  # its actions are continuous by default
 
 
@@ -459,7 +461,7 @@ def check_values(cfg: DictConfig) -> Settings:
         composed: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         limits = take_limits(composed)
         values = current_values(composed)
-        settings = Settings.of(values, saved_values(cfg))
+        settings = Settings.of(values, saved_values(cfg, values))
     except OmegaConfBaseException as error:
         raise UserError(explain_unresolved(error)) from None
     except ValidationError as error:
@@ -479,7 +481,7 @@ def check_resumed(settings: Settings, typed: Sequence[str] = ()) -> None:
     values, resumed = settings.model_dump(), f"resume={settings.resume}"
     check_trust(values, resumed, typed)
     check_addresses(values, resumed, typed)
-    if "${oc.env:" in str(settings.shown["logger"]):  # which sends it away
+    if ENVIRONMENT in str(settings.shown["logger"]):  # which sends it away
         raise UserError(
             f"{resumed}: its logger is given environment variables. Add trust=true if you trust it."
         )
@@ -497,17 +499,20 @@ def typed_after_resume() -> list[str]:
     return typed_words()[typed_keys.index("resume") :] if "resume" in typed_keys else []
 
 
-def saved_values(cfg: DictConfig) -> dict[str, Any]:
-    """The configuration with everything resolved but what refers to ``${oc.env:NAME}``, which stays so."""
+def saved_values(cfg: DictConfig, values: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the resolved ``values`` of ``cfg``, in which ``${oc.env:NAME}`` stays as it is written."""
+    unresolved = OmegaConf.to_container(cfg)
+    if ENVIRONMENT not in str(unresolved):
+        return deepcopy(values)
 
     def escape(node: Any) -> Any:
         if isinstance(node, dict):
             return {key: escape(value) for key, value in node.items()}
         if isinstance(node, list):
             return [escape(value) for value in node]
-        return node.replace("${", "\\${") if isinstance(node, str) and "${oc.env:" in node else node
+        return node.replace("${", "\\${") if isinstance(node, str) and ENVIRONMENT in node else node
 
-    copy = OmegaConf.create(escape(OmegaConf.to_container(cfg)))
+    copy = OmegaConf.create(escape(unresolved))
     OmegaConf.copy_cache(cfg, copy)
     return current_values(OmegaConf.to_container(copy, resolve=True, throw_on_missing=True))
 

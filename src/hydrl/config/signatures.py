@@ -3,7 +3,7 @@
 import inspect
 import operator
 from collections.abc import Iterator, Mapping
-from functools import reduce
+from functools import cache, reduce
 from types import UnionType
 from typing import Any, NotRequired, Union, Unpack, get_args, get_origin, get_type_hints
 
@@ -26,6 +26,13 @@ def accepted_parameters(target: Any) -> tuple[dict[str, Any], bool]:
 
     Classes of the libraries hand keywords up to their bases, so those count too and nothing else does.
     """
+    parameters, open_ended = read_signature(target)
+    return dict(parameters), open_ended
+
+
+@cache
+def read_signature(target: Any) -> tuple[dict[str, Any], bool]:
+    """See :func:`accepted_parameters`, which copies this: the same targets are asked for again and again."""
     is_library = getattr(target, "__module__", "").partition(".")[0] in ("torchrl", "torch", "gymnasium")
     classes = target.__mro__[:-1] if inspect.isclass(target) else ()
     functions = [vars(cls)["__init__"] for cls in classes if "__init__" in vars(cls)]

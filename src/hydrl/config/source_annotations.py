@@ -20,7 +20,13 @@ def own_parameters(target: str) -> dict[str, Any]:
     A parameter whose annotation needs other libraries is left out; ``{}`` for a target of others.
     """
     module, _, name = target.rpartition(".")
-    return dict(Source.of(module).parameters(name)) if module.startswith(f"{PACKAGE.name}.") else {}
+    return dict(evaluated_parameters(module, name)) if module.startswith(f"{PACKAGE.name}.") else {}
+
+
+@cache
+def evaluated_parameters(module: str, name: str) -> tuple[tuple[str, Any], ...]:
+    """The parameters of hydrl's class or function, evaluated once."""
+    return tuple(Source.of(module).parameters(name))
 
 
 def own_ranges(target: str) -> dict[str, Any]:

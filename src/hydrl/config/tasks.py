@@ -12,7 +12,7 @@ from hydrl.config.suggestions import no_such_choice
 from hydrl.config.tree import option_target, read_option, show
 
 # Reductions of an info key over an episode, and names of metrics that info keys cannot have.
-REDUCTIONS = ("last", "mean", "sum")
+REDUCTIONS = ("last", "mean", "sum", "max")
 
 OWN_METRICS = {
     "train": "return episodes episode_length reward cut_short q_value explained_variance learning_rate "
@@ -63,7 +63,7 @@ def info_key_mistakes(values: Values) -> Iterator[str]:
         yield f"env.info_keys={show(info_keys)}: should be a list of names in info. Write {like}."
     for name, how in reductions.items():
         if how not in REDUCTIONS:
-            yield f"env.info_keys.{name}={show(how)}: should be last, mean or sum."
+            yield f"env.info_keys.{name}={show(how)}: should be last, mean, sum or max."
     for name in names:
         if taken := [f"{room}/{name}" for room in OWN_METRICS if name in OWN_METRICS[room].split()]:
             yield (

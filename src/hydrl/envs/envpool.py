@@ -49,7 +49,7 @@ def envpool_env(
     device: str = "cpu",
     num_threads: int | None = None,
     mission: Literal["words"] | None = None,
-    info_keys: list[str] | dict[str, Literal["last", "mean", "sum"]] | None = None,
+    info_keys: list[str] | dict[str, Literal["last", "mean", "sum", "max"]] | None = None,
     action_mask: MaskSetting = None,
     whole_games: bool = False,
     render_mode: str | None = None,
@@ -465,8 +465,13 @@ class FollowedInfo:
         """Adds a step of all environments."""
         for column, (name, reduction) in enumerate(self.reductions.items()):
             values = np.array(info[name], np.float64)
-            before = np.where(self.counts > 0, self.values[:, column], 0.0)
-            self.values[:, column] = values if reduction == "last" else before + values
+            before = self.values[:, column]
+            if reduction == "last":
+                self.values[:, column] = values
+            elif reduction == "max":
+                self.values[:, column] = np.fmax(before, values)
+            else:
+                self.values[:, column] = np.where(self.counts > 0, before, 0.0) + values
         self.counts += 1
 
     def columns(self) -> dict[str, torch.Tensor]:

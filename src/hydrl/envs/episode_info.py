@@ -22,8 +22,8 @@ class EpisodeInfo(gymnasium.Wrapper):
 
     Args:
         env: the environment.
-        reductions: for each key in ``info``: the ``last`` value of the episode, or the ``mean`` or ``sum``
-            over steps.
+        reductions: for each key in ``info``: the ``last`` value of the episode, or the ``mean``, ``sum`` or
+            ``max`` over steps.
         label: the environment's name in messages.
         required: keys that the user named, whose values must be numbers.
     """
@@ -53,6 +53,8 @@ class EpisodeInfo(gymnasium.Wrapper):
             value = self.to_number(name, info[name]) if name in info else nan
             if reduction == "last":
                 self.values[name] = value
+            elif reduction == "max":
+                self.values[name] = np.fmax(self.values[name], value).item()  # NaN only while there is none
             elif value == value:
                 self.values[name] = value + (self.values[name] if self.counts[name] else 0.0)
                 self.counts[name] += 1

@@ -41,7 +41,7 @@ def gymnasium_env(
     device: str = "cpu",
     observe: list[int] | None = None,
     wrappers: dict[str, Any] | None = None,
-    info_keys: list[str] | dict[str, Literal["last", "mean", "sum"]] | None = None,
+    info_keys: list[str] | dict[str, Literal["last", "mean", "sum", "max"]] | None = None,
     make: MakeGymEnv | None = None,
     action_mask: MaskSetting = None,
     weights: list[float] | None = None,

@@ -110,6 +110,8 @@ def estimate_advantages(batch: TensorDictBase, loss: LossModule) -> None:
     keys, params, target = loss.tensor_keys, loss.critic_network_params, loss.target_critic_network_params
     group = keys.action[0] if isinstance(keys.action, tuple) else ""
     alive = batch.get((group, ALIVE), None)
+    for key in (keys.value, ("next", keys.value)):
+        batch.pop(key, None)  # as the policy wrote it, or the epoch before; the estimator writes both
     if alive is None:
         loss.value_estimator(batch, params=params, target_params=target)
         return

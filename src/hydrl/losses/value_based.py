@@ -1,6 +1,6 @@
-"""DQN losses that TorchRL does not have: quantile regression and Munchausen DQN."""
+"""DQN losses that TorchRL does not have: quantile regression, Munchausen DQN and PQN."""
 
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, TensorDictParams
@@ -8,7 +8,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.data import TensorSpec
 from torchrl.objectives import DQNLoss
-from torchrl.objectives.utils import distance_loss
+from torchrl.objectives.utils import ValueEstimators, distance_loss
 
 from hydrl.errors import UserError
 from hydrl.limits import Fraction, PositiveFloat
@@ -129,3 +129,48 @@ class MunchausenDQNLoss(TargetDQNLoss):
     def soft_maximum(self, values: Tensor) -> Tensor:
         """Expected value plus entropy of the softmax policy, ``[size, 1]``; the log-sum-exp is both."""
         return self.temperature * (values / self.temperature).logsumexp(-1, keepdim=True)
+
+
+class PQNLoss(TargetDQNLoss):
+    """PQN (Gallici et al. 2024): values regress on λ-returns, by TorchRL's estimator once a batch.
+
+    A return bootstraps from the greedy action's value, by the network that learns.
+
+    Args:
+        value_network: the actor.
+        loss_function: distance of values to returns.
+        action_space: of one environment.
+    """
+
+    default_value_estimator: ClassVar = ValueEstimators.TDLambda
+
+    def __init__(
+        self,
+        value_network: TensorDictModuleBase,
+        *,
+        loss_function: Literal["l1", "l2", "smooth_l1"] = "l2",
+        action_space: str | TensorSpec | None = None,
+    ) -> None:
+        super().__init__(
+            value_network, loss_function=loss_function, delay_value=False, action_space=action_space
+        )
+
+    @property
+    def critic_network_params(self) -> TensorDictParams:
+        """Those that the value estimator reads."""
+        return self.value_network_params
+
+    target_critic_network_params = critic_network_params
+
+    def make_value_estimator(self, value_type: ValueEstimators | None = None, **options: Any) -> None:
+        """As TorchRL's, but without gradients, and without vmap, in which the greedy choice is slow."""
+        own = {"differentiable": False, "deactivate_vmap": True}
+        super().make_value_estimator(value_type, **own | options)
+
+    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """Loss of a minibatch ``[size]`` with the ``value_target`` of its batch."""
+        values = self.read(minibatch, self.value_network_params)[self.tensor_keys.action_value]
+        predicted = self.choose(values, minibatch[self.tensor_keys.action])
+        target = minibatch[self.tensor_keys.value_target].squeeze(-1)
+        errors = distance_loss(predicted, target, self.loss_function)
+        return TensorDict(loss=self._reduce_loss(errors, tensordict=minibatch))

@@ -1,4 +1,4 @@
-"""Hidden layers of SimBa, SimbaV2 and XQC: residual blocks, running statistics, weights of unit norm."""
+"""Hidden layers of SimBa, SimbaV2, XQC, DroQ and PQN: residual blocks, normalisation, unit norm, dropout."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hydrl.errors import UserError
+from hydrl.limits import HalfOpenFraction
 from hydrl.networks.layers import ConcatSequential, Layers, activation_class
 
 SHIFT = 3.0  # constant entry of SimbaV2's input, which keeps its length after normalisation
@@ -21,7 +22,7 @@ class BlockLayers(Layers):
     """Hidden layers by one of the builders here.
 
     Attributes:
-        build_layers: :func:`simba`, :func:`simba_v2`, :func:`xqc` or one like them.
+        build_layers: :func:`simba` or another builder of this module, or one like them.
         actions: entries of the action, the last ones of the input; 0 without an action.
     """
 
@@ -280,6 +281,28 @@ def xqc(num_cells: Sequence[int], activation: str, size: int, actions: int, outp
     for inputs, cells in zip([size, *num_cells[:-1]], num_cells, strict=True):
         layers += [UnitLinear(inputs, cells), BatchNorm(cells), activation_class(activation)()]
     return ConcatSequential(*layers, UnitLinear(num_cells[-1], outputs, bias=True))
+
+
+def layer_norm(
+    num_cells: Sequence[int],
+    activation: str,
+    size: int,
+    actions: int,
+    outputs: int,
+    dropout: HalfOpenFraction = 0.0,
+) -> nn.Module:
+    """Layers of PQN (Gallici et al. 2024) and DroQ (Hiraoka et al. 2022): layer norm before each activation.
+
+    Arguments as of :func:`xqc`.
+
+    Args:
+        dropout: probability that an entry is zero before its layer norm, in ``train()`` mode.
+    """
+    layers: list[nn.Module] = []
+    for inputs, cells in zip([size, *num_cells[:-1]], num_cells, strict=True):
+        drop = [nn.Dropout(dropout)] if dropout else []
+        layers += [nn.Linear(inputs, cells), *drop, nn.LayerNorm(cells), activation_class(activation)()]
+    return ConcatSequential(*layers, nn.Linear([size, *num_cells][-1], outputs))
 
 
 def block_width(num_cells: Sequence[int]) -> int:
