@@ -60,12 +60,8 @@ gymnasium.register(
     "toys/Never-v0", lambda: gymnasium.wrappers.TransformObservation(Steps(), lambda it: it, None)
 )
 OWN = ["env=gym", f"env.id={TASK}", "task=steps", "transforms=plain"]
-HEIGHTS = {
-    "last": 5 + 20,
-    "mean": 3 + 20,
-    "sum": 15 + 100,
-    "max": 5 + 20,
-}  # of the second episode, for a seed begins one
+# Of the second episode, for a seed begins one.
+HEIGHTS = {"last": 5 + 20, "mean": 3 + 20, "sum": 15 + 100, "max": 5 + 20}
 
 
 def made(*words: str, **options):

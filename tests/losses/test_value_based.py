@@ -115,7 +115,7 @@ def test_invalid_actions_take_no_part_in_a_soft_maximum():
 
 @SPECS
 def test_pqn_regresses_on_lambda_returns_of_the_greedy_values(spec):
-    """R_t = r_t + γ ((1 - λ) max Q(s') + λ R_t+1), cut at ends; the action stays the one that was taken."""
+    """R_t = r_t + gamma ((1 - lambda) max Q(s') + lambda R_t+1), cut at ends; actions stay the ones taken."""
     lmbda = 0.75
     torch.manual_seed(0)
     loss = PQNLoss(q_network(spec, None), action_space=spec)
