@@ -270,7 +270,7 @@ MISTAKES: dict[str, list[str]] = {
     "experiment=nosuch": ["experiment=nosuch", "dqn_intro", "quickstart"],
     "tuned=cartpole": [
         "tuned=cartpole: no such option",
-        "Try bc/cartpole, ppo/cartpole, dqn/cartpole, a2c/cartpole, bc/half_cheetah, bc/hopper,",
+        "Try bc/cartpole, pqn/cartpole, ppo/cartpole, a2c/cartpole, bc/half_cheetah, bc/hopper,",
     ],
     "algo=dqn env=cartpole tuned=ppo/pendulum": [
         "tuned=ppo/pendulum: this preset is for algo=ppo, not algo=dqn",
