@@ -36,6 +36,12 @@ class Toy(ModelBasedEnvBase):
         return tensordict.copy()
 
 
+@pytest.fixture(autouse=True)
+def _same_candidates() -> None:
+    """Plans differ by their random candidates, and so by what other tests have drawn."""
+    torch.manual_seed(0)
+
+
 def planner(kind: str, env: ModelBasedEnvBase, **changed: float):
     options = OPTIONS | changed
     return CEMPlanner(env, **options) if kind == "cem" else MPPIPlanner(env, temperature=1.0, **options)
