@@ -25,7 +25,7 @@ endef
 train: .venv/train ## train PPO on the inverted double pendulum; takes a minute
 	$(BIN)/python train.py algo=ppo env=inverted_double_pendulum
 
-test: .venv/ready ## run the fast tests; about 30 minutes on two cores
+test: .venv/ready ## run the fast tests; about 35 minutes on two cores
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-slow: .venv/ready ## run the slow tests (does it learn, does it survive a kill); two hours; parts=FILE for one; resumable

@@ -10,6 +10,7 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 OpenFraction = Annotated[float, Field(gt=0, lt=1)]  # neither 0 nor 1
+Reduction = Literal["last", "mean", "sum", "max"]  # of a value of ``info`` over the steps of an episode
 HalfOpenFraction = Annotated[float, Field(ge=0, lt=1)]  # 0, but not 1
 
 # Activations of torch.nn that make sense between layers and need no arguments.

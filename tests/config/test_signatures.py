@@ -1,4 +1,5 @@
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -96,6 +97,20 @@ def test_a_tuple_of_a_library_s_is_as_long_as_it_is_given():
         hold("a", kinds, {"a": {"bounds": value}})
     with pytest.raises(UserError, match=r"a\.bounds=\[-1\.0, high\]: should be a valid number"):
         hold("a", kinds, {"a": {"bounds": [-1.0, "high"]}})
+
+
+@dataclass
+class Unhashable:
+    """A callable that compares by value, and so has no hash."""
+
+    clip: float = 0.2
+
+    def __call__(self, *, size: int) -> None: ...
+
+
+def test_a_callable_without_a_hash_has_its_parameters():
+    for _ in range(2):
+        assert accepted_parameters(Unhashable()) == ({"size": Any}, False)
 
 
 def own_loss(actor: object, critic: object, *, clip: float) -> None:

@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +24,7 @@ from hydrl.config.ranges import type_of
 from hydrl.config.schema import RULES, WRAPPERS, Node, Values, call_spec
 from hydrl.config.signatures import (
     accepted_parameters,
+    cache_hashable,
     gymnasium_parameters,
     required_keywords,
     targets,
@@ -390,17 +390,9 @@ def check_value(path: str, kind: Any, values: Values) -> Mistakes:
         yield from explain(error, values, path, lambda _: takes_null(adapter)).lines.items()
 
 
+@cache_hashable
 def make_adapter(kind: Any) -> TypeAdapter[Any]:
-    """Pydantic's check of an annotation, made once for equal ones: making it takes most of a check's time."""
-    try:
-        return cached_adapter(kind)
-    except TypeError:  # an annotation that cannot be hashed
-        return cached_adapter.__wrapped__(kind)
-
-
-@cache
-def cached_adapter(kind: Any) -> TypeAdapter[Any]:
-    """See :func:`make_adapter`."""
+    """Pydantic's check of an annotation; making it takes most of a check's time."""
     return TypeAdapter(kind, config=ConfigDict(strict=True))
 
 

@@ -2,12 +2,29 @@
 
 import inspect
 import operator
-from collections.abc import Iterator, Mapping
-from functools import cache, reduce
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, reduce, wraps
 from types import UnionType
-from typing import Any, NotRequired, Union, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, NotRequired, TypeVar, Union, Unpack, get_args, get_origin, get_type_hints
 
 from hydra.utils import get_object
+
+T = TypeVar("T")
+
+
+def cache_hashable(function: Callable[[Any], T]) -> Callable[[Any], T]:
+    """``functools.cache`` for one argument; one that cannot be hashed is not kept."""
+    cached = cache(function)
+
+    @wraps(function)
+    def call(argument: Any) -> T:
+        try:
+            hash(argument)
+        except TypeError:
+            return function(argument)
+        return cached(argument)
+
+    return call
 
 
 def targets(values: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -30,7 +47,7 @@ def accepted_parameters(target: Any) -> tuple[dict[str, Any], bool]:
     return dict(parameters), open_ended
 
 
-@cache
+@cache_hashable
 def read_signature(target: Any) -> tuple[dict[str, Any], bool]:
     """See :func:`accepted_parameters`, which copies this: the same targets are asked for again and again."""
     is_library = getattr(target, "__module__", "").partition(".")[0] in ("torchrl", "torch", "gymnasium")

@@ -4,15 +4,17 @@ import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 from hydrl.config.describe import give_reason, name_component, name_env
 from hydrl.config.schema import Values
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import no_such_choice
 from hydrl.config.tree import option_target, read_option, show
+from hydrl.limits import Reduction
 
 # Reductions of an info key over an episode, and names of metrics that info keys cannot have.
-REDUCTIONS = ("last", "mean", "sum", "max")
+REDUCTIONS = get_args(Reduction)
 
 OWN_METRICS = {
     "train": "return episodes episode_length reward cut_short q_value explained_variance learning_rate "

@@ -31,6 +31,7 @@ from hydrl.envs.spaces import (
     leaf_spaces,
 )
 from hydrl.errors import UserError, warn_once
+from hydrl.limits import Reduction
 from hydrl.specs import INFO, MASK, first_gym_env
 
 EXAMPLES = ("HalfCheetah-v4", "Pong-v5", "Jumanji/Snake-v1")
@@ -49,7 +50,7 @@ def envpool_env(
     device: str = "cpu",
     num_threads: int | None = None,
     mission: Literal["words"] | None = None,
-    info_keys: list[str] | dict[str, Literal["last", "mean", "sum", "max"]] | None = None,
+    info_keys: list[str] | dict[str, Reduction] | None = None,
     action_mask: MaskSetting = None,
     whole_games: bool = False,
     render_mode: str | None = None,

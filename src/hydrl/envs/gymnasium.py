@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
@@ -27,6 +27,7 @@ from hydrl.envs.objectives import objective_reductions, weigh_rewards
 from hydrl.envs.self_play import SelfPlayEnv, batching_pool, find_games, prepare_resets, prepare_steps
 from hydrl.envs.spaces import adapt_spaces, choice_sizes, sample_action
 from hydrl.errors import UserError, warn_once
+from hydrl.limits import Reduction
 
 PROBE_STEPS = 200  # steps in which an environment is probed for success flags
 PROBED: dict[tuple[Any, ...], "ProbeResult"] = {}
@@ -41,7 +42,7 @@ def gymnasium_env(
     device: str = "cpu",
     observe: list[int] | None = None,
     wrappers: dict[str, Any] | None = None,
-    info_keys: list[str] | dict[str, Literal["last", "mean", "sum", "max"]] | None = None,
+    info_keys: list[str] | dict[str, Reduction] | None = None,
     make: MakeGymEnv | None = None,
     action_mask: MaskSetting = None,
     weights: list[float] | None = None,
