@@ -36,7 +36,9 @@ LESS = {
     "minibatches.updates": 4,
 }
 LESS |= {"minibatches.warmup_frames": 64, "collector.init_random_frames": 64}
-LESS |= {f"{part}.num_cells": "[16,16]" for part in ("actor", "critic", "value", "discriminator")}
+LESS |= {
+    f"{part}.num_cells": "[16,16]" for part in ("actor", "critic", "value", "discriminator", "predictor")
+}
 LESS |= {"actor.width": 16, "actor.layers": 1}
 NANO = {
     "deterministic": 16,
@@ -174,8 +176,8 @@ def test_bf16_trains_float32_weights_of_the_same_names(algo, data, finished, run
 SMALLEST = {"minibatches.size": 1, "minibatches.updates": 1, "minibatches.warmup_frames": 1}
 SMALLEST |= {"minibatches.burn_in": 0, "minibatches.epochs": 1, "collector.init_random_frames": 0}
 # What they standardise by, of which one has no deviation.
-BY = dict.fromkeys(["mappo", "ippo", "recurrent_ppo", "gail"], "collector.frames_per_batch")
-BY |= dict.fromkeys(["crossq", "xqc"], "minibatches.size")
+BY = dict.fromkeys(["mappo", "ippo", "recurrent_ppo", "gail", "rnd"], "collector.frames_per_batch")
+BY |= dict.fromkeys(["crossq", "xqc", "flash_sac"], "minibatches.size")
 
 
 @pytest.mark.parametrize("num_envs", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -94,8 +94,8 @@ def test_the_page_shows_the_files_as_they_are():
 
 def test_the_page_says_how_each_part_is_called():
     assert "| `env.wrappers.NAME` | `wrapper(env)` | `gymnasium.Wrapper` |" in PAGE
-    calls, as_critic = 0, ("value", "discriminator")
-    assert "| `critic`, `value`, `discriminator` | `critic(env, actor)` |" in PAGE
+    calls, as_critic = 0, ("value", "discriminator", "predictor")
+    assert "| `critic`, `value`, `discriminator`, `predictor` | `critic(env, actor)` |" in PAGE
     for part, row in (CALL_SPECS | WITHIN).items():
         call = ", ".join([*row.positional.split(), *(f"{each}=…" for each in sorted(row.keywords))])
         said = f"`{part.removesuffix('s') if part == 'transforms' else part}({call})`" in PAGE

@@ -34,9 +34,9 @@ def cases() -> list[tuple[str, str]]:
 FIRST = {case for case in dict(reversed(cases())).items() if case[0] not in LATER}
 ACTING = [case if case in {*FIRST, ("ppo", "continuous")} else slow(*case) for case in cases()]
 WORTH = {case for case in FIRST if (fresh(case[0]) and case[0] != "a2c") or case[0] in ("dqn", "td3")}
-# DreamerV3's critic reads latent states: losses/test_dreamer.py. MPC has none. XQC's and SimbaV2's are of
-# scaled rewards: losses/test_categorical_sac.py.
-NO_STATE_VALUES = ["dreamer_v3", "mpc", "simba_v2", "xqc"]
+# DreamerV3's critic reads latent states: losses/test_dreamer.py. MPC has none. XQC's, SimbaV2's and
+# FlashSAC's are of scaled rewards: losses/test_categorical_sac.py.
+NO_STATE_VALUES = ["dreamer_v3", "mpc", "simba_v2", "xqc", "flash_sac"]
 JUDGING = [case if case in WORTH else slow(*case) for case in cases() if case[0] not in NO_STATE_VALUES]
 
 # Small networks that learn fast.

@@ -50,7 +50,7 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
 LATER = ["cql", "iql_discrete"]
 # Work out targets of sequences, models and distributions: experience/test_sequences.py and losses/:
 # test_dreamer.py, test_ensemble.py, test_categorical_sac.py, test_value_based.py.
-NO_VALUES = ["r2d2", "munchausen_dqn", "qr_dqn", "dreamer_v3", "mpc", "simba_v2", "xqc"]
+NO_VALUES = ["r2d2", "munchausen_dqn", "qr_dqn", "dreamer_v3", "mpc", "simba_v2", "xqc", "flash_sac"]
 CASES = [(*case, ()) for case in cases() if not (fresh(case[0]) or imitates(case[0]) or case[0] in NO_VALUES)]
 CASES = [slow(*case) if case[0] in LATER else case for case in CASES]
 CASES += [

@@ -167,7 +167,7 @@ def example_words(algo: str) -> list[str]:
     algorithms = {
         name: facts for family in FACTS["families"].values() for name, facts in family["algorithms"].items()
     }
-    keys = ("algo", "env", "data", "data.path")
+    keys = ("algo", "env", "env.id", "data", "data.path")
     return [word for word in algorithms[algo]["example"] if word.partition("=")[0] in keys]
 
 

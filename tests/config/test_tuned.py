@@ -44,6 +44,16 @@ CAR, ACROBOT = "algo=ddpg env=mountain_car_continuous", "algo=dqn env=acrobot"
             "algo=ddpg env=pendulum tuned=ddpg/mountain_car_continuous",
             {**ORNSTEIN_UHLENBECK, "exploration.sigma": 0.5, "eval.reward_threshold": -200},
         ),
+        (  # the algorithm's own numbers too
+            "algo=flash_sac env=pendulum schedule=linear target=hard",
+            {
+                **LINEAR,
+                "schedule.eta_min": None,
+                "target.tau": None,
+                "target.value_network_update_interval": 32,
+            },
+        ),
+        ("algo=flash_sac env=pendulum schedule=cosine", {"schedule.eta_min": 1.5e-4, "target.tau": 0.01}),
         (ACROBOT, {**LINEAR, "schedule.power": 1.0, "optim.lr": 6.3e-4}),
         (f"{ACROBOT} schedule.power=0", {**LINEAR, "schedule.power": 0.0}),
         (f"{ACROBOT} schedule=null", {"schedule": None, "optim.lr": 6.3e-4}),

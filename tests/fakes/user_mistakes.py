@@ -149,7 +149,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "--config-dir=docs/my_project/conf algo=dqn env=cartpole loss=flat": [
         "critic=null: does not go with loss=flat, which reads actor as actor_network and critic as",
-        "Use algo=a2c, gail, impala, ppo, recurrent_ppo or reinforce.\n",
+        "Use algo=a2c, gail, impala, ppo, recurrent_ppo, reinforce or rnd.\n",
     ],
     "--config-dir=docs/my_project/conf algo=my_ppo env=line loss=dqn": [
         "loss=dqn: does not go with algo=my_ppo. Use loss=flat or loss=clip_ppo.\n"
@@ -261,7 +261,7 @@ MISTAKES: dict[str, list[str]] = {
     "logger=wandb logger.mode=offlin": ["logger.wandb.mode=offlin", "'auto', 'online' or 'offline'"],
     "layers@actor=transformer": [
         "layers@actor=transformer: no such option.",
-        "Try batch_renorm, droq, layer_norm, mlp, noisy, pqn, simba, simba_v2, xqc.\n",
+        "Try batch_renorm, droq, flash_sac, layer_norm, mlp, noisy, pqn, simba, simba_v2, xqc.\n",
     ],
     "rnn=transformer": ["rnn=transformer: no such option. Try gru, lstm.\n"],
     "optim=adm": ["optim=adm: no such option. Try adam, radam, adamw, laprop.\n"],
@@ -468,8 +468,8 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=dqn env=pendulum": [
         "algo=dqn: acts in discrete action spaces, and env=pendulum has continuous actions",
-        "Use algo=a2c, crossq, ddpg, dreamer_v3, droq, impala, mpc, ppo, recurrent_ppo, redq, reinforce,",
-        "sac, simba_v2, td3, tqc or xqc.\n",
+        "Use algo=a2c, crossq, ddpg, dreamer_v3, droq, flash_sac, impala, mpc, ppo, recurrent_ppo, redq,",
+        "reinforce, rnd, sac, simba_v2, td3, tqc or xqc.\n",
     ],
     "algo=ppo env=custom env._target_=tests.fakes.envs.CountingTeam": [
         "algo=ppo: acts in continuous, discrete or multi-discrete action spaces, and",
@@ -478,7 +478,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=mappo env=cartpole": [
         "algo=mappo: acts in multi-agent continuous, multi-agent discrete or multi-agent",
         "Use algo=a2c, dqn, dreamer_v3, impala, munchausen_dqn, ppo, pqn, prioritized_dqn, qr_dqn, r2d2,",
-        "rainbow, recurrent_ppo, reinforce or sac_discrete.\n",
+        "rainbow, recurrent_ppo, reinforce, rnd or sac_discrete.\n",
     ],
     "algo=mappo env=custom env._target_=tests.fakes.envs.CountingTeam actor=tanh_normal": [
         "actor=tanh_normal: does not go with algo=mappo, which learns on-policy with a stochastic policy.",

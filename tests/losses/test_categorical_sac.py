@@ -157,6 +157,28 @@ def test_the_actor_reads_the_critics_running_statistics_and_changes_none():
     assert torch.equal(loss.qvalue_network_params["module", "norm", "running_mean"], before)
 
 
+@pytest.mark.parametrize("joint", [False, True])
+def test_the_actor_s_batch_is_of_current_observations_or_of_next_ones_too(joint, monkeypatch):
+    """The policy improves on current observations alone; the temperature is learned on all that were read."""
+    loss, minibatch = make(joint_actor_batch=joint), rows()
+    read = []
+    sample = torch.tensor([[0.3], [-0.2], [0.9], [0.1], [0.5], [0.6], [0.7], [0.8]])
+    log_prob = torch.tensor([0.7, -0.4, 1.5, -2.0, 3.0, 3.0, 3.0, 3.0])
+
+    def drawn(dist: TanhNormal) -> tuple[Tensor, Tensor]:
+        read.append(len(dist.loc))
+        return sample[: len(dist.loc)], log_prob[: len(dist.loc)]
+
+    for module in ("hydrl.losses.categorical_sac", "torchrl.objectives.sac"):
+        monkeypatch.setattr(f"{module}.compute_rsample_log_prob", drawn)
+    value, metadata = loss.actor_loss(minibatch)
+    assert read == [8 if joint else 4]
+    torch.testing.assert_close(metadata["log_prob"], log_prob[: read[0]])
+    probabilities = distributions(loss, "", minibatch["observation"], sample[:4])
+    means = torch.stack([critic @ loss.support for critic in probabilities])
+    torch.testing.assert_close(value, (ALPHA * log_prob[:4] - means.min(0).values).mean())
+
+
 def test_the_target_entropy_is_a_number_for_each_dimension():
     assert make(entropy_per_dimension=-0.48).target_entropy.item() == pytest.approx(-0.48)
 

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -120,6 +121,16 @@ def test_deterministic_mode_gives_the_same_action_twice_and_random_mode_explores
     with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
         explored = actor(state.clone())["action"]
     assert (explored != explored[0]).any() == (name not in GREEDY)
+
+
+def test_a_logarithm_is_the_deviation_clamped_or_bounded():
+    parameters = torch.tensor([[0.3, -0.1, 0.0, 30.0]])
+    for bounded, deviations in ((False, [1.0, math.exp(2)]), (True, [math.exp(-4), math.exp(2)])):
+        loc, scale = heads.LogStd(bounded=bounded)(parameters)
+        torch.testing.assert_close(scale, torch.tensor([deviations]))
+        torch.testing.assert_close(loc, parameters[:, :2])
+    actor = build("tanh_normal", toy("continuous"), scale="bounded_log_std")
+    assert [layer.bounded for layer in actor.modules() if isinstance(layer, heads.LogStd)] == [True]
 
 
 def test_the_deterministic_tanh_normal_action_is_the_squashed_mean():

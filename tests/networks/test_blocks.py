@@ -1,4 +1,4 @@
-"""Hidden layers of SimBa, SimbaV2 and XQC against their papers' equations, and how their weights start."""
+"""Hidden layers of SimBa, SimbaV2, XQC and FlashSAC by their papers' equations, and how weights start."""
 
 import math
 from contextlib import nullcontext
@@ -11,8 +11,8 @@ from hydrl import envs, specs
 from hydrl.errors import UserError
 from hydrl.losses.build import make_loss, parameter_groups
 from hydrl.networks import blocks
-from hydrl.networks.blocks import BatchNorm, BlockLayers, RunningNorm, UnitLinear
-from hydrl.training.update import keep_unit_norm, train_mode
+from hydrl.networks.blocks import BatchNorm, BlockLayers, RunningNorm, UnitBatchNorm, UnitLinear
+from hydrl.training.update import keep_norms, train_mode
 from tests.conftest import loss_of, settings
 
 
@@ -128,6 +128,36 @@ def test_xqc_is_a_row_of_unit_layers_batch_norms_and_activations():
     assert [layer.bias is None for layer in (first, second, last)] == [True, True, False]
 
 
+def test_flash_sac_is_its_paper_s_equation():
+    """x <- x + relu(BN(W2 relu(BN(W1 x)))); y = V (g x / rms(x)) + b."""
+    net = randomise(blocks.flash_sac([2, 2], "ReLU", 3, 1, 2)).eval()
+    first_norm, first, *residuals, last_norm, last = net
+    observation, action = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5]])
+
+    def standardise(x: Tensor, layer: BatchNorm) -> Tensor:
+        gain, bias = layer.unit_gain
+        return gain * (x - layer.running_mean) / (layer.running_variance + 1e-5).sqrt() + bias
+
+    x = standardise(torch.cat([observation, action], -1), first_norm) @ first.unit_weight.T
+    for inner, inner_norm, _, outer, outer_norm, _ in residuals:
+        hidden = standardise(x @ inner.unit_weight.T, inner_norm).clamp(0)
+        x = x + standardise(hidden @ outer.unit_weight.T, outer_norm).clamp(0)
+    normalised = last_norm.unit_gain[0] * x / (x.square().mean() + 1e-6).sqrt()
+    torch.testing.assert_close(net(observation, action), normalised @ last.unit_weight.T + last.bias)
+    assert [block[0].unit_weight.shape for block in residuals] == [(8, 2), (8, 2)]
+
+
+def test_gains_keep_their_mean_square_after_each_step():
+    norm = UnitBatchNorm(2)
+    optimizer = torch.optim.SGD(norm.parameters(), lr=1.0)
+    keep_norms(optimizer, norm, [])
+    norm.unit_gain.grad = -torch.tensor([[2.0, 0.0], [4.0, 0.0]])  # becomes [3, 1] and [4, 0]
+    optimizer.step()
+    gain, bias = norm.gain_and_bias()
+    factor = math.sqrt(2 / 26)  # two gains of 1 began
+    torch.testing.assert_close(torch.stack([gain, bias]), torch.tensor([[3.0, 1.0], [4.0, 0.0]]) * factor)
+
+
 def test_dropout_comes_before_layer_norm_and_only_while_learning():
     net = randomise(blocks.layer_norm([4, 3], "ReLU", 3, 1, 2, dropout=0.5))
     first, drop, norm, _, second, second_drop, second_norm, _, last = net
@@ -166,12 +196,12 @@ def test_droq_s_critics_have_dropout_of_their_own_in_losses():
             assert torch.allclose(first, second) != differs
 
 
-def test_rows_are_brought_back_to_length_one_after_each_step_and_nothing_else_is():
+def test_rows_keep_their_length_after_each_step_and_nothing_else_is():
     layer = UnitLinear(2, 2, bias=True)
     with torch.no_grad():
         layer.unit_weight.copy_(torch.tensor([[1.0, 0.0], [0.6, 0.8]]))
     optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
-    keep_unit_norm(optimizer, layer, ["*unit_weight"])
+    keep_norms(optimizer, layer, ["*unit_weight"])
     layer.unit_weight.grad = -torch.tensor([[2.0, 4.0], [0.0, 1.0]])  # rows become [3, 4] and [0.6, 1.8]
     layer.bias.grad = -torch.tensor([3.0, 4.0])
     optimizer.step()
@@ -233,7 +263,7 @@ def test_critics_without_a_start_of_their_own_stay_torchrl_s():
     assert not torch.equal(first, critic.module[0].weight)
 
 
-@pytest.mark.parametrize("layers", ["simba", "simba_v2", "xqc"])
+@pytest.mark.parametrize("layers", ["simba", "simba_v2", "xqc", "flash_sac"])
 def test_any_off_policy_algorithm_takes_them(layers, run):
     small = ["total_frames=192", "collector.frames_per_batch=64", "minibatches.warmup_frames=64"]
     small += ["minibatches.size=16", "minibatches.updates=2", "eval.every_frames=192", "eval.episodes=1"]

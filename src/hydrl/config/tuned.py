@@ -71,8 +71,8 @@ def implied_words(
     """Overrides that are added to those of a run; none if Hydra cannot read them, which it reports itself.
 
     They are the preset of its algorithm and environment, unless one is chosen or these are swept over; the
-    options for sequences, if there is an RNN; and removals of preset values that the chosen component does
-    not accept.
+    options for sequences, if there is an RNN; and removals of values of the preset and the algorithm that the
+    chosen component does not accept.
 
     Args:
         words: overrides as they are typed.
@@ -98,7 +98,7 @@ def implied_words(
         if sequence_words:
             named = [*named, *sequence_words]
             options = resolve_options([*words, *named], loader)
-        if "~tuned" in words or not any(foreign_preset_keys(options, sources)):
+        if "~tuned" in words or not any(foreign_keys(options, sources)):
             return named
         alone = [word for word in words if key_of(word) == "hydra.searchpath"]
         preset = [f"{group}={options[group]}" for group in (*PRESET_GROUPS, "tuned")]
@@ -106,7 +106,7 @@ def implied_words(
         options = resolve_options([*words, *named], loader)  # some are the preset's
         removed_keys = [
             f"{group}.{key}"
-            for group, key in foreign_preset_keys(options, sources)
+            for group, key in foreign_keys(options, sources)
             if intended.get(group) != options[group] and not accepts_key(group, key, options, sources)
         ]
         return named + [f"~{key}" for key in removed_keys if key not in typed_keys]
@@ -136,20 +136,24 @@ def find_preset(options: Mapping[str, Any], sources: Iterable[Path]) -> str:
     return file if has_preset and options.get("tuned") == AUTO_PRESET else ""
 
 
-def foreign_preset_keys(options: Mapping[str, Any], sources: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
-    """Group and key of each preset value that the chosen option's file does not have."""
-    others = [
-        read_option(f"/{group}/{options.get(group)}", sources) for group in ("algo", "experiment", "debug")
-    ]
-    elsewhere = {key for tree in (read_option("/train", sources), *others) for key in paths(tree)}
-    for group, numbers in read_option(f"/tuned/{options.get('tuned')}", sources).items():
-        known = {"", *paths(read_option(f"/{group}/{options.get(group)}", sources))}
-        for key in paths(numbers) if group in options else ():
-            value, above = find(numbers, key), key.rpartition(".")[0]
-            whole = isinstance(value, Mapping) and "_target_" in value  # a component by itself
-            new = above in known and key not in known and f"{group}.{key}" not in elsewhere
-            if new and not whole and value is not None:  # which Hydra does not take out
-                yield group, key
+def foreign_keys(options: Mapping[str, Any], sources: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
+    """Group and key of each value of the preset and the algorithm that the chosen option's file lacks."""
+    files = {group: f"/{group}/{options.get(group)}" for group in ("algo", "experiment", "debug", "tuned")}
+    trees = {group: read_option(file, sources) for group, file in files.items()}
+    for chosen in ("tuned", "algo"):
+        others = [tree for group, tree in trees.items() if group not in (chosen, "tuned")]
+        elsewhere = {key for tree in (read_option("/train", sources), *others) for key in paths(tree)}
+        for group, numbers in trees[chosen].items():
+            option = options.get(group)
+            if chosen == "algo" and not (CONFIGS / group / f"{option}.yaml").is_file():
+                continue  # none, or one of the user's own, which is a mistake that is reported
+            known = {"", *paths(read_option(f"/{group}/{option}", sources))}
+            for key in paths(numbers):
+                value, above = find(numbers, key), key.rpartition(".")[0]
+                whole = isinstance(value, Mapping) and "_target_" in value  # a component by itself
+                new = above in known and key not in known and f"{group}.{key}" not in elsewhere
+                if new and not whole and value is not None:  # which Hydra does not take out
+                    yield group, key
 
 
 def accepts_key(group: str, key: str, options: Mapping[str, Any], sources: tuple[Path, ...]) -> bool:

@@ -32,6 +32,8 @@ class CategoricalSACLoss(objectives.SACLoss):
         entropy_per_dimension: target entropy, in nats for each action dimension.
         joint_batch: current and next pairs pass critics and target in one batch, for critics with batch
             normalisation (Bhatt et al. 2024).
+        joint_actor_batch: current and next observations pass the actor in one batch, and the temperature is
+            learned on both (FlashSAC, Kim et al. 2026).
         action_spec: of one environment.
         fixed_alpha: whether the temperature stays.
 
@@ -50,6 +52,7 @@ class CategoricalSACLoss(objectives.SACLoss):
         alpha_init: PositiveFloat = 1.0,
         entropy_per_dimension: float = -1.0,
         joint_batch: bool = False,
+        joint_actor_batch: bool = False,
         action_spec: TensorSpec,
         fixed_alpha: bool = False,
     ) -> None:
@@ -66,15 +69,31 @@ class CategoricalSACLoss(objectives.SACLoss):
             action_spec=action_spec,
             fixed_alpha=fixed_alpha,
         )
-        self.joint_batch = joint_batch
+        self.joint_batch, self.joint_actor_batch = joint_batch, joint_actor_batch
         self.register_buffer("support", supports[0].clone())
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """TorchRL's, by critics in ``eval()`` mode, whose statistics are those of data."""
         self.qvalue_network.eval()
-        losses = super().actor_loss(tensordict)
+        losses = (self.joint_actor_loss if self.joint_actor_batch else super().actor_loss)(tensordict)
         self.qvalue_network.train()
         return losses
+
+    def joint_actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of current observations; log-probabilities, ``[2 * rows]``, of next ones too."""
+        keys, rows = self.actor_network.in_keys, len(tensordict)
+        observations = torch.cat([tensordict.select(*keys), tensordict["next"].select(*keys)])
+        with (
+            set_exploration_type(ExplorationType.RANDOM),
+            self.actor_network_params.to_module(self.actor_network, preserve_module_state=False),
+        ):
+            action, log_prob = compute_rsample_log_prob(self.actor_network.get_dist(observations))
+        pairs = tensordict.select(*self.qvalue_network.in_keys, strict=False)
+        pairs = pairs.set(self.tensor_keys.action, action[:rows])
+        outputs = self._vmap_qnetworkN0(pairs, self._cached_detached_qvalue_params)
+        value = outputs[self.tensor_keys.state_action_value].min(0)[0].squeeze(-1)
+        loss = self._reduce_loss(self._alpha * log_prob[:rows] - value, tensordict=tensordict, weights=None)
+        return loss, {"log_prob": log_prob.detach()}
 
     def qvalue_v2_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropies to the targets, summed over critics; their mean is the priority."""

@@ -15,7 +15,7 @@ from hydrl.networks.build import NetworkOptions, make_network
 from hydrl.networks.layers import noisy_layers
 from hydrl.specs import action_kind, mask_key
 
-ScaleKind = Literal["per_state", "log_std", "independent"]
+ScaleKind = Literal["per_state", "log_std", "bounded_log_std", "independent"]
 Std = Annotated[float, Field(gt=0.01, allow_inf_nan=False)]  # smaller ones cannot be reached
 # float32 values between two bounds; with fewer, 1 action in 100 loses more than 0.1 % of its probability
 MIN_FLOATS = 8_000
@@ -28,7 +28,8 @@ def tanh_normal(
 
     Args:
         env: gives the action bounds and, by one reset, the size of the observation.
-        scale: ``per_state``: an output of the network, mapped as ``NormalParamExtractor`` does;
+        scale: ``per_state``: an output of the network, mapped as ``NormalParamExtractor`` does; ``log_std``
+            and ``bounded_log_std``: its logarithm is, see :class:`hydrl.networks.heads.LogStd`;
             ``independent``: one learned parameter for each action dimension (Schulman et al. 2017).
         scale_init: approximate initial standard deviation, before squashing.
         **net: see :class:`hydrl.networks.build.NetworkOptions`.

@@ -1,4 +1,4 @@
-"""Hidden layers of SimBa, SimbaV2, XQC, DroQ and PQN: residual blocks, normalisation, unit norm, dropout."""
+"""Hidden layers of SimBa, SimbaV2, XQC, FlashSAC, DroQ and PQN: residual blocks, normalisation, dropout."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -114,8 +114,46 @@ class BatchNorm(nn.Module):
             with torch.no_grad():
                 for running, batch in ((self.running_mean, mean), (self.running_variance, variance)):
                     running.mul_(1 - self.momentum).add_(batch.detach() * self.momentum)
-        factor = self.weight * (variance + self.eps).rsqrt()
-        return x * factor + (self.bias - mean * factor)
+        gain, bias = self.gain_and_bias()
+        factor = gain * (variance + self.eps).rsqrt()
+        return x * factor + (bias - mean * factor)
+
+    def gain_and_bias(self) -> tuple[Tensor, Tensor]:
+        """What standardised entries are multiplied by, and what is added to them; ``[size]`` both."""
+        return self.weight, self.bias
+
+
+class UnitBatchNorm(BatchNorm):
+    """Batch normalisation; gains and biases, rows of ``unit_gain``, keep the sum of their squares, ``size``.
+
+    After each update :func:`hydrl.training.update.keep_norms` projects ``unit_gain``, found by its name.
+    """
+
+    def __init__(self, size: int, momentum: float = 0.01, eps: float = 1e-5) -> None:
+        super().__init__(size, momentum, eps)
+        self.unit_gain = nn.Parameter(torch.stack([self.weight.data, self.bias.data]))
+        del self.weight, self.bias
+
+    def gain_and_bias(self) -> tuple[Tensor, Tensor]:
+        """The rows of ``unit_gain``."""
+        gain, bias = self.unit_gain.unbind(-2)
+        return gain, bias
+
+
+class UnitRMSNorm(nn.Module):
+    """Divides entries by their root mean square (Zhang and Sennrich 2019).
+
+    Gains keep their mean square, 1, as :class:`UnitBatchNorm`'s.
+    """
+
+    def __init__(self, size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps, self.unit_gain = eps, nn.Parameter(torch.ones(1, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Entries ``[..., size]``."""
+        x = x.float()
+        return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.unit_gain.squeeze(-2)
 
 
 class InitLinear(nn.Linear):
@@ -143,8 +181,8 @@ class InitLinear(nn.Linear):
 class UnitLinear(nn.Module):
     """Linear layer whose rows of weights have norm 1.
 
-    After each update :func:`hydrl.training.update.keep_unit_norm` projects ``unit_weight``, found by its
-    name, see ``loss.unit_norm``.
+    After each update :func:`hydrl.training.update.keep_norms` projects ``unit_weight``, found by its name,
+    see ``loss.unit_norm``.
     """
 
     def __init__(self, size: int, outputs: int, *, bias: bool = False) -> None:
@@ -281,6 +319,25 @@ def xqc(num_cells: Sequence[int], activation: str, size: int, actions: int, outp
     for inputs, cells in zip([size, *num_cells[:-1]], num_cells, strict=True):
         layers += [UnitLinear(inputs, cells), BatchNorm(cells), activation_class(activation)()]
     return ConcatSequential(*layers, UnitLinear(num_cells[-1], outputs, bias=True))
+
+
+def flash_sac(num_cells: Sequence[int], activation: str, size: int, actions: int, outputs: int) -> nn.Module:
+    """FlashSAC's layers (Kim et al. 2026): inverted residual blocks of batch norms, a last RMS norm.
+
+    Rows of weights have norm 1, and gains of normalisations a mean square of 1. Arguments as of
+    :func:`simba`.
+    """
+    width, act = block_width(num_cells), activation_class(activation)
+    inner = EXPANSION * width
+    blocks = [
+        Residual(
+            *(UnitLinear(width, inner), UnitBatchNorm(inner), act()),
+            *(UnitLinear(inner, width), UnitBatchNorm(width), act()),
+        )
+        for _ in num_cells
+    ]
+    first, last = (UnitBatchNorm(size), UnitLinear(size, width)), UnitLinear(width, outputs, bias=True)
+    return ConcatSequential(*first, *blocks, UnitRMSNorm(width), last)
 
 
 def layer_norm(

@@ -47,7 +47,7 @@ def categorical(
     prior_std: PositiveFloat | None = None,
     **net: Unpack[NetworkOptions],
 ) -> TensorDictModuleBase:
-    """Distribution of the return of an action in a state, over even returns (for SimbaV2, XQC).
+    """Distribution of the return of an action in a state, over even returns (for SimbaV2, XQC, FlashSAC).
 
     Args:
         env: and the others as for :func:`state_value`.

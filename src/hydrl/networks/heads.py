@@ -32,7 +32,7 @@ from torchrl.modules import OneHotCategorical as OneHotOfTorchRL
 from hydrl.networks.layers import ConcatSequential
 from hydrl.specs import choice_sizes, nested_spec, sibling_key
 
-Scale = Literal["per_state", "log_std", "independent"]
+Scale = Literal["per_state", "log_std", "bounded_log_std", "independent"]
 MASKED_LOGIT = -1e9  # a logit of probability 0; the gradient of an infinite one would be NaN
 POLICY_GAIN = 0.01  # gain of a policy's last layer: initially almost the same policy for all observations
 
@@ -96,20 +96,29 @@ def loc_and_scale(layers: MakeLayers, size: int, scale: Scale, scale_init: float
             layers(size), AddStateIndependentNormalScale(size, init_value=math.log(scale_init))
         )
     net = layers(2 * size)
-    scale_module = LogStd() if scale == "log_std" else NormalParamExtractor(f"biased_softplus_{scale_init}")
+    if scale in ("log_std", "bounded_log_std"):
+        scale_module: nn.Module = LogStd(bounded=scale == "bounded_log_std")
+    else:
+        scale_module = NormalParamExtractor(f"biased_softplus_{scale_init}")
     return ConcatSequential(*(net if isinstance(net, nn.Sequential) else [net]), scale_module)
 
 
 class LogStd(nn.Module):
-    """Module from mean and log standard deviation, clamped to -20..2, to mean and standard deviation.
+    """Module from mean and log standard deviation to mean and standard deviation.
 
-    As in SAC's published code (Haarnoja et al. 2018) and in Stable-Baselines3.
+    Args:
+        bounded: maps the logarithm into -10..2 by a tanh, as in the published code of SimBa, SimbaV2 and
+            FlashSAC; else clamps it to -20..2, as SAC's (Haarnoja et al. 2018) and Stable-Baselines3.
     """
+
+    def __init__(self, *, bounded: bool) -> None:
+        super().__init__()
+        self.bounded = bounded
 
     def forward(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         """``[..., 2 * size]`` to twice ``[..., size]``."""
         loc, log_std = parameters.chunk(2, -1)
-        return loc, log_std.clamp(-20, 2).exp()
+        return loc, (6 * log_std.tanh() - 4 if self.bounded else log_std.clamp(-20, 2)).exp()
 
 
 def categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
@@ -350,6 +359,11 @@ class ReturnDistribution(nn.Module):
         """``[..., atoms]`` to log-probabilities and their mean."""
         log_prob = (logits.float() + self.prior).log_softmax(-1)
         return log_prob, (log_prob.exp() * self.support).sum(-1, keepdim=True)
+
+
+def features(outputs: int) -> Head:
+    """Head of features of an observation, ``[..., outputs]`` (for RND)."""
+    return Head(lambda layers: layers(outputs), ["random_features"])
 
 
 def discriminator() -> Head:

@@ -15,7 +15,7 @@ from torchrl.objectives.utils import TargetNetUpdater
 from hydrl import metric_names
 from hydrl.losses.build import make_loss, parameter_groups
 from hydrl.training.timers import Clock
-from hydrl.training.update import Update, keep_unit_norm
+from hydrl.training.update import Update, keep_norms
 
 
 class Learner:
@@ -73,7 +73,7 @@ def learn(learners: Sequence[Learner], batch: TensorDictBase, clock: Clock) -> l
     """Updates all learners on a batch, ``[time]`` or ``[envs, time]``.
 
     Extra learners come first, in order, as GAIL's discriminator before PPO. One without minibatches of its
-    own takes a step on each minibatch of the run's own loss, before that loss does, as RND's predictor.
+    own takes a step on each minibatch of the run's own loss, before that loss does.
 
     Args:
         learners: of a run; the last one is that of its own loss.
@@ -148,7 +148,7 @@ def make_learners(
         )
         target = build("target")(loss)
         optimizer = build("optim")(parameter_groups(loss, loss_options.param_groups))
-        keep_unit_norm(optimizer, loss, loss_options.unit_norm)
+        keep_norms(optimizer, loss, loss_options.unit_norm)
         update = Update(loss, optimizer, target, loss_options.skip, loss_options.every, **options.options)
         writes = build("writes")(networks)
         minibatches = bind_accepted(build("minibatches"), data=data)(buffer, loss)

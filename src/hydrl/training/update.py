@@ -133,26 +133,31 @@ class Update:
         self.stopped_early = state.get("left", False)
 
 
-def keep_unit_norm(optimizer: Optimizer, loss: nn.Module, patterns: Sequence[str]) -> None:
-    """Projects rows of weights onto the unit sphere after each step of an optimizer.
+def keep_norms(optimizer: Optimizer, loss: nn.Module, patterns: Sequence[str]) -> None:
+    """Projects rows of weights and gains of normalisations to their norm after each step of an optimizer.
 
     Args:
         optimizer: over the loss's parameters.
-        loss: its matrices ``[..., outputs, inputs]`` are divided by the length of their rows.
+        loss: its matrices ``[..., outputs, inputs]`` are divided by the length of their rows; parameters
+            named ``unit_gain``, ``[..., rows, size]``, get a mean square of 1 / rows.
         patterns: of the matrices' names, as ``*unit_weight``.
     """
+    trained = {name: parameter for name, parameter in loss.named_parameters() if parameter.requires_grad}
     matrices = [
         parameter
-        for name, parameter in loss.named_parameters()
-        if parameter.requires_grad and any(fnmatchcase(name, pattern) for pattern in patterns)
+        for name, parameter in trained.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
     ]
+    gains = [parameter for name, parameter in trained.items() if name.endswith("unit_gain")]
 
     @torch.no_grad()
     def project(*_: Any) -> None:
         for matrix in matrices:
             matrix.div_(torch.linalg.vector_norm(matrix, dim=-1, keepdim=True).clamp_min(1e-8))
+        for gain in gains:
+            gain.mul_((gain.square().sum((-2, -1), keepdim=True) / gain.shape[-1] + 1e-8).rsqrt())
 
-    if matrices:
+    if matrices or gains:
         optimizer.register_step_post_hook(project)
 
 
