@@ -23,7 +23,7 @@ SECONDS = {
     "test_probes": 3,
     "envs/families/test_against_simulators": 10,
 }
-SECONDS |= {"envs/test_self_play": 300}
+SECONDS |= {"envs/test_self_play": 300, "test_gate": 300}
 
 
 class Passed:
@@ -68,6 +68,7 @@ def main(chosen: list[str]) -> int:
     record.parent.mkdir(parents=True, exist_ok=True)
     passed = set(record.read_text().splitlines()) if record.exists() else set()
     parts = collected()
+    chosen = [f"test_{part}" if f"test_{part}" in parts else part for part in chosen]
     if unknown := sorted({*chosen} - {*parts}):
         sys.exit(f"no slow tests in {', '.join(unknown)}; there are {', '.join(parts)}")
     cores = os.cpu_count() or 1
