@@ -92,7 +92,8 @@ class CategoricalSACLoss(objectives.SACLoss):
         pairs = pairs.set(self.tensor_keys.action, action[:rows])
         outputs = self._vmap_qnetworkN0(pairs, self._cached_detached_qvalue_params)
         value = outputs[self.tensor_keys.state_action_value].min(0)[0].squeeze(-1)
-        loss = self._reduce_loss(self._alpha * log_prob[:rows] - value, tensordict=tensordict, weights=None)
+        loss = self._alpha * log_prob[:rows] - value
+        loss = self._reduce_loss(loss, tensordict=tensordict, weights=None)  # buffers have no priorities
         return loss, {"log_prob": log_prob.detach()}
 
     def qvalue_v2_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
