@@ -35,7 +35,7 @@ from train import train
 FILE = Path(__file__).parents[2] / "tests" / "gate.json"
 SEEDS = [*range(100, 106), *range(200, 240)]  # of the reference; the gate's begin at 300
 LOSS, POWER, FALSE_ALARMS = 0.2, 0.95, 0.01
-FEWEST_SEEDS, MOST_SEEDS = 8, 60  # one run in twenty is an outlier, which a mean of few shows too much
+FEWEST_SEEDS, MOST_SEEDS = 8, 60  # one run in fifty is an outlier, which moves the mean of a few too far
 COMMON = ["eval.backend=inline", "torch_threads=1", "compile=false", "eval.stop_when_solved=false"]
 COMMON += ["eval.episodes=20", "eval.final_episodes=20", "checkpoint_every_frames=1_000_000"]
 
