@@ -83,11 +83,7 @@ class CategoricalSACLoss(objectives.SACLoss):
         """The loss of current observations; log-probabilities, ``[2 * rows]``, of next ones too."""
         keys, rows = self.actor_network.in_keys, len(tensordict)
         observations = torch.cat([tensordict.select(*keys), tensordict["next"].select(*keys)])
-        with (
-            set_exploration_type(ExplorationType.RANDOM),
-            self.actor_network_params.to_module(self.actor_network, preserve_module_state=False),
-        ):
-            action, log_prob = compute_rsample_log_prob(self.actor_network.get_dist(observations))
+        action, log_prob = self.sample_actions(observations)
         pairs = tensordict.select(*self.qvalue_network.in_keys, strict=False)
         pairs = pairs.set(self.tensor_keys.action, action[:rows])
         outputs = self._vmap_qnetworkN0(pairs, self._cached_detached_qvalue_params)
@@ -111,15 +107,20 @@ class CategoricalSACLoss(objectives.SACLoss):
         loss = self._reduce_loss(cross_entropy.sum(0), tensordict=tensordict, weights=weights)
         return loss, {"td_error": cross_entropy.detach().mean(0)}
 
-    def sample_next_pairs(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, Tensor]:
-        """Next observations with an action of the policy in ``eval()`` mode, and its log-probability."""
-        pairs = tensordict["next"].copy()
-        self.actor_network.eval()
+    def sample_actions(self, observations: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Actions of the policy, ``[rows, actions]``, and their log-probabilities, ``[rows]``."""
         with (
             set_exploration_type(ExplorationType.RANDOM),
             self.actor_network_params.to_module(self.actor_network, preserve_module_state=False),
         ):
-            action, log_prob = compute_rsample_log_prob(self.actor_network.get_dist(pairs))
+            action, log_prob = compute_rsample_log_prob(self.actor_network.get_dist(observations))
+        return action, log_prob
+
+    def sample_next_pairs(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, Tensor]:
+        """Next observations with an action of the policy in ``eval()`` mode, and its log-probability."""
+        pairs = tensordict["next"].copy()
+        self.actor_network.eval()
+        action, log_prob = self.sample_actions(pairs)
         self.actor_network.train()
         return pairs.set(self.tensor_keys.action, action).select(*self.qvalue_network.in_keys), log_prob
 
