@@ -86,13 +86,14 @@ def section(algo: str, facts: Mapping[str, Any], rows: Sequence[Sequence[RunResu
             [
                 code(shared_overrides(runs)),
                 as_text(runs[0].id or runs[0].env),
+                str(len(runs)),
                 f"{frames(runs):,.0f}",
                 score(runs),
                 f"{milliseconds(runs):.2f}",
             ]
             for runs in rows
         ]
-        columns = [f"`algo={algo}` with", "environment", "frames", "return", "ms a frame"]
+        columns = [f"`algo={algo}` with", "environment", "seeds", "frames", "return", "ms a frame"]
         parts += [table(columns, cells), RESULTS_NOTE]
     whole = without_rules({key: value for key, value in settings_of(algo).items() if key != "run_dir"})
     dumped = yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=100)
@@ -105,7 +106,7 @@ def properties(algo: str) -> list[list[str]]:
     values = settings_of(algo)
     spaces, has_world_model = values["action_spaces"], values["world_model"] is not None
     compile_text = "with `compile=true`" if accepts(algo, "compile=true") else "no"
-    if updates := values["loss"]["compile_min_updates"]:
+    if (updates := values["loss"]["compile_min_updates"]) and accepts(algo, "compile=true"):
         compile_text = f"by default in runs of {updates:,} updates and more"
     return [
         ["actions", ", ".join(spaces)],

@@ -147,7 +147,8 @@ def meaning(key: str, settings: Any, options: Mapping[str, str | None]) -> str:
     if not known and len(comment.split()) > 2:
         known = comment
     sentence = known or parameter_sentence(key, settings) or comment
-    return in_cell(". ".join(capitalised(text) for text in (sentence, reason) if text))
+    sentences = dict.fromkeys(capitalised(text) for text in (sentence, reason) if text)
+    return in_cell(". ".join(sentences))
 
 
 def capitalised(text: str) -> str:

@@ -21,7 +21,7 @@ from scripts.docs.keys import file_comment
 from scripts.docs.prerequisites import ADDED, Prerequisites, RowPool
 
 INTRODUCTION = """\
-A row is no ranking: [what the numbers are](#what-the-numbers-are) says how each library measures.
+These figures are not a ranking: [what the numbers are](#what-the-numbers-are) says how each library measures.
 `IQM [95%]` is the interquartile mean over seeds and its 95% interval. In tables of probabilities, `0.95`
 means that a seed of the first group scores higher than a seed of the second in 95 of 100 pairs.
 [How it was computed](#how-it-was-computed) has the rest."""
@@ -141,19 +141,20 @@ def write_page(
     if not counted:
         return
     runs.name_groups(counted)
-    cells, how = [], []
+    cells, how, unmeasured = [], [], list[str]()
     for row, ours in zip(declared["runs"], runs_by_row.values(), strict=True):
         command = code(" ".join(row["overrides"]))
+        if not ours:
+            unmeasured.append(command)
+            continue
         seeds = f"{len(ours)} of {row.get('seeds', len(declared['seeds']))}"
         started = " and ".join(code(row[key]) for key in ("data", "init_from") if key in row)
-        reached = ["-"] * 4
-        if ours:
-            scores = np.array([run.score for run in ours])
-            value, interval = report.interval_cells(estimate(iqm, scores))
-            iqm_text = value if interval == "-" else f"{value} [{interval}]"
-            reached = [as_text(ours[0].id or ours[0].env), iqm_text]
-            reached.append(f"**{report.format_mean_std(scores)}**")
-            reached.append(f"{np.median([run.curve[-1, 0] for run in ours]):,.0f}")
+        scores = np.array([run.score for run in ours])
+        value, interval = report.interval_cells(estimate(iqm, scores))
+        iqm_text = value if interval == "-" else f"{value} [{interval}]"
+        reached = [as_text(ours[0].id or ours[0].env), iqm_text]
+        reached.append(f"**{report.format_mean_std(scores)}**")
+        reached.append(f"{np.median([run.curve[-1, 0] for run in ours]):,.0f}")
         named = declared["sources"]
         published = [f"{named[source]}: {figure}" for source, figure in row["published"].items()]
         named_command = f"{command}, from {started}" if started else command
@@ -162,6 +163,8 @@ def write_page(
     names = ["`python train.py`", "seeds run", "environment", "IQM [95%]", "mean ± std"]
     names += ["frames", "published"]
     parts = [INTRODUCTION, "## Results and published figures", table(names, cells)]
+    if unmeasured:
+        parts += ["Not measured yet: " + ", ".join(unmeasured) + "."]
     if entries := Prerequisites(declared.get("prerequisites", {}), Path()).described():
         rows_of_table = [[code(name), commands] for name, commands in entries]
         parts += ["Rows from data start from these, made anew for every seed:"]
@@ -191,5 +194,5 @@ def tuning_note(overrides: Sequence[str]) -> str:
     words = dict(override.partition("=")[::2] for override in overrides)
     file = CONFIGS / "tuned" / words["algo"] / f"{words['env']}.yaml"
     if {"~tuned", "tuned=null"} & set(overrides) or not file.is_file():
-        return f"not at all; the hyperparameters are the defaults of `algo={words['algo']}`."
+        return f"not tuned; the hyperparameters are the defaults of `algo={words['algo']}`."
     return file_comment(file)

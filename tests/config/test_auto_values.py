@@ -5,7 +5,7 @@ import pytest
 
 from hydrl.errors import UserError
 from hydrl.run.checkpoint.resume import check_same
-from tests.conftest import settings
+from tests.conftest import CONFIGS, composed, settings
 
 
 @pytest.mark.parametrize(
@@ -204,6 +204,13 @@ def test_a_free_core_collects_before_it_evaluates(cores, overrides, count, chose
     assert [why in line for line in lines] == [True] * (why is not None)
     is_free = count > run.torch_threads + chosen
     assert run.eval.backend == ("process" if is_free else "inline")
+
+
+def test_only_algorithms_that_learned_as_well_with_older_data_are_pipelined():
+    """DQN and SAC, by the five seeds of docs/speed.md; what is made of them was not compared."""
+    algos = sorted(path.stem for path in (CONFIGS / "algo").glob("*.yaml"))
+    chosen = {algo: composed(f"algo={algo}").pipelined_min_updates for algo in algos}
+    assert {algo: updates for algo, updates in chosen.items() if updates} == {"dqn": 60_000, "sac": 40_000}
 
 
 def test_a_resumed_run_keeps_its_collector(cores):

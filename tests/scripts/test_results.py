@@ -144,11 +144,10 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     ours = f"**{mean} ± {format_number(statistics.stdev(scores))}**"
     text = page.read_text()
     assert f"| 2 of 2 | CartPole-v1 | {mean} | {ours} | 1,256 | Ourselves: 9.5 ± 0.5 @ 10k |" in text
-    assert "| `algo=dqn env=pendulum` | 0 of 2 | - | - | - | - |  |" in text
-    assert (
-        "- `algo=dqn env=pendulum`: not at all; the hyperparameters are the defaults of `algo=dqn`." in text
-    )
+    assert "Not measured yet: `algo=dqn env=pendulum`." in text
     assert "RL Baselines3 Zoo's DQN hyperparameters for CartPole-v1; found on seeds 0-9" in text
+    untuned = results_page.tuning_note(["algo=dqn", "env=pendulum"])
+    assert untuned == "not tuned; the hyperparameters are the defaults of `algo=dqn`."
     assert "All by hand." in text
     assert "![page/curves-cartpole](page/curves-cartpole.png)" in text
     assert (tmp_path / "page/curves-cartpole.png").read_bytes()[:4] == b"\x89PNG"
