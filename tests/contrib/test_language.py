@@ -926,51 +926,6 @@ def test_a_gpu_trains_in_half_precision(log_prob, exported, run):
     assert float(rows[-1]["train/first_log_ratio_max"]) < (1e-2 if log_prob == "recomputed" else 1)
 
 
-def test_torchrl_s_wrapper_gives_first_tokens_the_log_probability_zero(codec):
-    """The others are right; of ours all are, see above."""
-    from torchrl.modules.llm import TransformersWrapper
-    from torchrl.modules.llm.policies import Tokens
-
-    policy = uneven(codec)
-    wrapper = TransformersWrapper(
-        policy.model,
-        tokenizer=codec.tokenizer,
-        input_mode="tokens",
-        generate=True,
-        pad_output=False,
-        generate_kwargs={"max_new_tokens": 6, "do_sample": True},
-    )
-    prompt = codec.encode_prompts(["1+2="], 4)[0]
-    torch.manual_seed(4)
-    out = wrapper(lazy_stack([TensorDict(tokens=Tokens(prompt=prompt)) for _ in range(4)]))
-    answers = out.get(("tokens", "response"), as_list=True)
-    log_probs = out.get(("log_probs", "response"), as_list=True)
-    for answer, log_prob in zip(answers, log_probs, strict=True):
-        assert log_prob[0] == 0
-        assert alone(policy, prompt, answer)[0] < -1e-3
-
-
-def test_torchrl_s_selector_drops_right_answers_and_keeps_wrong_ones():
-    """Ours is tested above."""
-    from torchrl.data.llm.topk import TopKRewardSelector
-
-    for rewards, expected in (([0, 1, 1, 1], None), ([1, 1, 1, 1], None), ([-1, -2, -3, -4], [-1, -2])):
-        selector = TopKRewardSelector(total_dialog_turns=4, topk_size=2, prompt_key="query", verbose=False)
-        for reward in rewards:
-            ends = {"reward": torch.tensor([[float(reward)]]), "done": torch.tensor([True])}
-            row = lazy_stack([TensorDict(query="a", next=TensorDict(ends))])
-            out = selector.inv(row)
-        assert (None if out is None else out["next", "reward"].flatten().tolist()) == expected
-
-
-def test_torchrl_s_verifier_of_countdown_evaluates_other_operators():
-    from torchrl.envs.llm.reward.countdown import CountdownRewardParser
-
-    for expression, prompt, target, numbers in (("3**4", "3,4=81", 81, [3, 4]), ("7//2", "7,2=3", 3, [7, 2])):
-        assert CountdownRewardParser.validate_expression(expression, target, numbers)
-        assert Countdown().reward(prompt, expression, "") == 0
-
-
 def test_conversations_are_resumed_exactly(run, tmp_path):
     words = ["algo=grpo", *TURNS, "total_frames=64", "collector.frames_per_batch=32", "collector.num_envs=16"]
     words += ["minibatches.size=16", "eval.every_frames=32", "eval.episodes=4", "eval.final_episodes=4"]
