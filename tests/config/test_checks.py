@@ -126,10 +126,6 @@ def test_what_is_needed_of_another_key_can_be_set():
     ("words", "told"),
     [
         (
-            "algo=crossq env=pendulum compile=true",
-            "does not go with critic.norm, which counts its batches outside the graph. Use compile=false",
-        ),
-        (
             "algo=rainbow env=cartpole compile=true",
             "does not go with DistributionalDQNLoss, which computes its targets of single steps, outside",
         ),

@@ -670,9 +670,6 @@ MISTAKES: dict[str, list[str]] = {
         "does not go with critic=state_value, which has no RNN of its own; critic.encoder=shared reads "
         "the one of the actor. Use critic.rnn=null.\n"
     ],
-    "algo=crossq compile=true": [
-        "does not go with critic.norm, which counts its batches outside the graph. Use compile=false.\n"
-    ],
     "algo=recurrent_ppo compile=true": [
         "with rnn=lstm, which is reset where episodes end, outside the graph. Use compile=false.\n"
     ],

@@ -360,6 +360,7 @@ COMPILED = {
     "dueling dqn": ["algo=dqn", "env=cartpole", "actor=dueling", "target=soft", "actor.num_cells=[8,8]"],
     "sac": ["algo=sac", "env=pendulum", "critic.num_cells=[8,8]"],
     "sac in bf16": ["algo=sac", "env=pendulum", "critic.num_cells=[8,8]", "precision=bf16"],
+    "crossq": ["algo=crossq", "env=pendulum", "critic.num_cells=[8,8]", "critic.norm.warmup_steps=10"],
     "ppo on pictures": ["algo=ppo", *PICTURES, EPS],
     "dqn on pictures": ["algo=dqn", *PICTURES, "target.value_network_update_interval=6"],
 }
@@ -455,13 +456,18 @@ def copies(parameters: TensorDict) -> list[torch.Tensor]:
     return [each.detach().clone() for each in parameters.values(True, True)]
 
 
-@pytest.mark.parametrize("algo", ["sac", pytest.param("td3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "algo", ["sac", *(pytest.param(algo, marks=pytest.mark.slow) for algo in ("td3", "crossq"))]
+)
 def test_loss_and_gradient_are_one_compiled_graph(algo):
     loss, batch = off_policy(algo)
     gradients = make_gradients(loss, list(loss.parameters()), None)
     graphs = CompileCounter()
     torch.compiler.reset()
-    with torch._dynamo.config.patch(trace_autograd_ops=True):
+    with (
+        train_mode([loss.actor_network, loss.qvalue_network]),
+        torch._dynamo.config.patch(trace_autograd_ops=True),
+    ):
         compiled = torch.compile(gradients, backend=graphs)
         for _ in range(3):
             minibatch = batch.clone()

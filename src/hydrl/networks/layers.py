@@ -157,6 +157,11 @@ class BatchRenorm(BatchRenorm1d):
     Its statistics are float32, whatever the precision of the layer before.
     """
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Leaves out what ``self.running_mean += x`` assigns once it has added: it would cut the graph."""
+        if name not in self.__dict__.get("_buffers", ()):
+            super().__setattr__(name, value)
+
     def forward(self, x: Tensor) -> Tensor:
         """Entries ``[..., num_features]``, standardised; in ``train()`` mode by their own batch."""
         self.num_batches_tracked.clamp_max_(self.warmup_steps)  # TorchRL's own counts on: 2, 3, ...
