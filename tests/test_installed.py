@@ -148,6 +148,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     ("word", "message"),
     [
         ("evaluation", "evaluation: neither key=value nor a command; those are evaluate, record, data, "),
+        (
+            "evalute",
+            "searchh: neither key=value nor a command; those are evaluate, record, data, report, search, ",
+        ),
         ("foo=1", "foo=1: no such key. hydrl --cfg job prints all"),
         ("search=ppo", "search=ppo: no key of a run. Start hydrl search search=ppo."),
     ],

@@ -350,7 +350,7 @@ def test_a_normal_run_shows_no_library_s_warnings(words, tmp_path):
     assert process.returncode == 0
     lines = [line for line in output.splitlines() if line.strip()]
     table = next(n for n, line in enumerate(lines) if "ppo on half_cheetah, seed 0" in line)
-    assert "this run makes 32 updates; torch.compile saves time from" in lines[0]
+    assert "this run makes up to 32 updates; torch.compile saves time from" in lines[0]
     told = ("evaluation", "/step", "2 of 2 episodes were still running after 50 steps")
     assert all(any(each in line for each in told) for line in lines[1:table]), output
     assert not (ROOT / "MUJOCO_LOG.TXT").exists()

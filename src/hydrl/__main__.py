@@ -1,5 +1,6 @@
 """The command ``hydrl``: train.py and the scripts from any folder; ``hydrl docs`` says where docs/ is."""
 
+import difflib
 import os
 import re
 import runpy
@@ -7,6 +8,7 @@ import sys
 
 from hydrl.config import ROOT
 
+ADVICE = {"train": "algo=ppo env=cartpole", "resume": "resume=DIR"}  # what other tools have as commands
 SCRIPTS = {
     name: f"scripts/{name}.py" for name in ("evaluate", "record", "data", "report", "search", "results")
 }
@@ -27,8 +29,12 @@ def main() -> int:
         from hydrl.run.logging.console import outlive_readers
 
         outlive_readers()
+        near = ADVICE.get(word) or next(iter(difflib.get_close_matches(word, SCRIPTS)), None)
+        advice = f" Write hydrl {near}." if near else ""
         commands = ", ".join([*SCRIPTS, "docs"])
-        print(f"error: {word}: neither key=value nor a command; those are {commands}", file=sys.stderr)
+        print(
+            f"error: {word}: neither key=value nor a command; those are {commands}.{advice}", file=sys.stderr
+        )
         return 2
     script = ROOT / SCRIPTS.get(word, "train.py")
     if not script.is_file():

@@ -11,25 +11,41 @@ from tests.conftest import CONFIGS, composed, settings
 @pytest.mark.parametrize(
     ("overrides", "chosen", "why"),
     [
-        ("algo=ppo env=half_cheetah", True, "this run makes 156,480 updates; torch.compile saves time from"),
+        (
+            "algo=ppo env=half_cheetah",
+            True,
+            "this run makes up to 156,480 updates; torch.compile saves",
+        ),
         (
             "algo=ppo env=inverted_double_pendulum",
             False,
-            "this run makes 7,680 updates; torch.compile saves time from",
+            "this run makes up to 7,680 updates; torch.compile saves",
         ),
-        ("algo=dqn env=cartpole", False, "this run makes 12,352 updates; torch.compile saves time from"),
+        (
+            "algo=dqn env=cartpole",
+            False,
+            "this run makes up to 12,352 updates; torch.compile saves",
+        ),
         (
             "algo=dqn env=cartpole total_frames=100_000",
             True,
-            "this run makes 24,832 updates; torch.compile saves time from",
+            "this run makes up to 24,832 updates; torch.compile saves",
         ),
         (
             "algo=dqn env=cartpole loss.compile_min_updates=12_352",
             True,
-            "this run makes 12,352 updates; torch.compile saves time from",
+            "this run makes up to 12,352 updates; torch.compile saves",
         ),
-        ("algo=sac env=pendulum", False, "this run makes 11,072 updates; torch.compile saves time from"),
-        ("algo=sac env=half_cheetah", True, "this run makes 995,008 updates; torch.compile saves time from"),
+        (
+            "algo=sac env=pendulum",
+            False,
+            "this run makes up to 11,072 updates; torch.compile saves",
+        ),
+        (
+            "algo=sac env=half_cheetah",
+            True,
+            "this run makes up to 995,008 updates; torch.compile saves",
+        ),
         ("algo=crossq env=half_cheetah", False, "torch.compile is not known to make CrossQLoss faster"),
         ("loss=kl_penalty", False, "torch.compile is not known to make KLPENPPOLoss faster"),
         ("algo=recurrent_ppo env=half_cheetah", False, "torch.compile does not work with an RNN"),
@@ -189,10 +205,10 @@ LONG = "pipelined_min_updates=20_000 total_frames=100_000"
     [
         (f"algo=dqn env=cartpole {LONG}", 2, True, "a core is free, and the algorithm learns as well"),
         (f"algo=dqn env=cartpole {LONG}", 1, False, "no core is free"),
-        (f"algo=dqn env=cartpole {LONG} total_frames=50_000", 2, False, "this run makes 12,"),
+        (f"algo=dqn env=cartpole {LONG} total_frames=50_000", 2, False, "this run makes up to 12,"),
         (f"algo=sac env=half_cheetah {LONG} {WIDE}", 2, False, "no core is free"),  # its update has both
         (f"algo=sac env=half_cheetah {LONG} {WIDE}", 3, True, "a core is free"),
-        ("algo=ppo env=cartpole", 2, False, "it is not known to learn as well"),
+        ("algo=ppo env=cartpole", 2, False, "not shown to learn as well"),
         ("algo=dqn env=cartpole collector.pipelined=true", 1, True, None),
     ],
 )
@@ -200,7 +216,7 @@ def test_a_free_core_collects_before_it_evaluates(cores, overrides, count, chose
     cores(count)
     run = settings("collector=auto", *overrides.split())
     assert run.collector["pipelined"] is run.shown["collector"]["pipelined"] is chosen
-    lines = [line for line in run.chosen if line.startswith("collector.pipelined=auto is ")]
+    lines = [line for line in run.chosen if line.startswith("collector=auto is ")]
     assert [why in line for line in lines] == [True] * (why is not None)
     is_free = count > run.torch_threads + chosen
     assert run.eval.backend == ("process" if is_free else "inline")

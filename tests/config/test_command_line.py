@@ -23,7 +23,7 @@ import train
 from hydrl.config import CONFIGS, command_line, hydra_errors, tuned, user_dirs
 from hydrl.config.command_line import read_arguments
 from hydrl.config.migrations import new_words
-from hydrl.config.overrides import key_of, parse_value, quote_paths
+from hydrl.config.overrides import key_of, parse_value, quote_paths, words_to_repeat
 from hydrl.config.settings import Settings
 from hydrl.config.tree import option_names
 from hydrl.errors import DivergedError, Interrupted, UserError
@@ -796,3 +796,16 @@ def test_a_refused_run_leaves_no_folder_of_its_own_and_the_one_that_was_named(to
         monkeypatch.setattr(sys, "argv", ["train.py", *words])
         assert command_line.run(main) == 2
     assert list(tmp_path.iterdir()) == [named]
+
+
+@pytest.mark.parametrize(
+    ("words", "repeated"),
+    [
+        (["algo=dqn", "resume=auto", "seed=1"], ["algo=dqn", "seed=1"]),
+        (["resume='outputs/a'", "total_frames=9"], ["total_frames=9"]),
+        (["resume=outputs/a/checkpoints/x.torchrl"], []),
+        (["resume=outputs/b", "optim.lr=1"], ["resume=outputs/b", "optim.lr=1", "hydra.run.dir=FOLDER"]),
+    ],
+)
+def test_the_command_that_repeats_a_run_never_resumes_the_run_itself(words, repeated):
+    assert words_to_repeat(words, Path("/x/outputs/a")) == repeated

@@ -232,6 +232,7 @@ def test_the_script_writes_a_file_for_other_programs(trained, tmp_path):
         (["run=nowhere", "video=maybe"], "'maybe' is not a valid bool"),
         (["run=${nothing}"], "'nothing' not found"),
         (["nowhere"], "nowhere: no value. Write KEY=VALUE"),
+        (["tests"], "tests: no value. Write run=tests."),
     ],
 )
 def test_mistakes_are_told_in_a_line(words, message):

@@ -127,6 +127,19 @@ def test_a_curve_carries_a_shorter_run_on(tmp_path):
     assert seeds[0][0, 1] == 20
 
 
+def test_seconds_of_a_resumed_run_leave_out_what_each_session_took_to_start(tmp_path):
+    """Two starts of 5 s, the second after 1,000 frames, which took 2 s; the return of 50 came 2 s later."""
+    folder = make_run(tmp_path / "0", 60, returns=(10, 50), solved_at=50)
+    rows = ["frames,time/elapsed,time/frames_per_second,eval/return_mean", "1000,7,500,10", "2000,14,500,50"]
+    (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
+    summary = json.loads((folder / "summary.json").read_text())
+    summary |= {"wall_seconds": 16, "start_seconds": 10, "solved_at_seconds": 14}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    run = runs.read_run(folder)
+    assert run.curve[:, 1].tolist() == [2, 4, 6]
+    assert run.solved_at_seconds == 4
+
+
 def test_a_reward_threshold_far_from_the_curves_does_not_flatten_them(tmp_path):
     thresholds = [0.0, 72.0, 74.0, -18.0]  # the curves reach from 5 to 50, and 22.5 more are allowed
     folders = [make_run(tmp_path / str(n), 5, n, solved_at=mark) for n, mark in enumerate(thresholds)]

@@ -151,7 +151,7 @@ def test_a_search_draws_keys_of_the_parts_that_tuned_numbers_choose():
 @pytest.mark.parametrize(
     ("word", "answer"),
     [
-        ("trial=4", "trial=4: no such key"),
+        ("trial=4", "trial=4: no such key. Write trials=4"),
         ("trials=many", "search.trials=many: should be an integer"),
         ("jobs=0", "search.jobs=0: should be greater than 0"),
         ("seeds=0.5", "seeds="),

@@ -56,7 +56,7 @@ def test_an_odd_image_is_refused_in_a_line():
 
 def test_masks_are_refused_in_a_line():
     with pytest.raises(
-        UserError, match=r"^algo=dreamer_v3: ignores the action mask action_mask. Use algo=ppo"
+        UserError, match=r"^algo=dreamer_v3: cannot use the action mask action_mask. Use algo=ppo"
     ):
         actor_of("env=gym", "env.id=tests.fakes.masked_envs:Allows-v0")
 

@@ -114,7 +114,7 @@ def test_what_fails_after_a_signal_fails_by_it_and_what_fails_by_itself_does_not
             raise error
 
     with pytest.raises(Interrupted) as caught:
-        batch(RuntimeError("C++ compile error"), signal.SIGINT)
+        batch(RuntimeError("C++ compile error\nCommand: g++ …"), signal.SIGINT)
     assert (caught.value.exit_code, caught.value.in_batch) == (130, True)
     assert capsys.readouterr().err == "warning: interrupted by the signal: RuntimeError: C++ compile error\n"
     with pytest.raises(RuntimeError, match=r"C\+\+ compile error"):

@@ -55,4 +55,6 @@ def test_compiling_is_counted():
     assert "time/compile" not in before.activities
     torch.compile(lambda x: x + 1, backend="eager")(torch.zeros(2))
     assert before.activities["time/compile"] > 0
+    before.start_loop()
+    assert before.summary(frames=0)["learning_seconds"] == 0  # of an update that was interrupted
     assert "time/compile" not in Clock(began=0.0).activities  # of the next member of a sweep

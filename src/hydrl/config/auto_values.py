@@ -28,18 +28,16 @@ def choose_compile(loss: str, updates: int, min_updates: int | None, *, recurren
         min_updates: updates from which compiling is faster; ``None``: never.
         recurrent: whether the policy is recurrent.
     """
+    size = f"this run makes up to {updates:,} updates"
     if recurrent:
         return False, "torch.compile does not work with an RNN"
     if min_updates is None:
         return False, f"torch.compile is not known to make {loss} faster (loss.compile_min_updates=null)"
     if updates < min_updates:
-        return False, f"this run makes {updates:,} updates; torch.compile saves time from {min_updates:,}"
+        return False, f"{size}; torch.compile saves time from {min_updates:,}"
     if shutil.which(compiler()) is None:
         return False, f"torch.compile needs the C++ compiler {compiler()}, which is not installed"
-    return True, (
-        f"this run makes {updates:,} updates; torch.compile saves time from {min_updates:,}, and compiling "
-        "may take a minute at the first update"
-    )
+    return True, f"{size}; torch.compile saves time from {min_updates:,}, and may take a minute at the first"
 
 
 def count_cores() -> int:
@@ -75,9 +73,10 @@ def choose_pipelined(busy_cores: int, updates: int, min_updates: int | None) -> 
         min_updates: updates from which it is faster; ``None``: never.
     """
     if min_updates is None:
-        return False, "it is not known to learn as well with older data (pipelined_min_updates=null)"
+        return False, "not shown to learn as well with data one update older (pipelined_min_updates=null)"
     if updates < min_updates:
-        return False, f"this run makes {updates:,} updates; a second process saves time from {min_updates:,}"
+        size = f"this run makes up to {updates:,} updates"
+        return False, f"{size}; a second process saves time from {min_updates:,}"
     if count_cores() <= busy_cores:
         return False, "no core is free"
     return True, "a core is free, and the algorithm learns as well with data one update older"

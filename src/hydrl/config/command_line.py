@@ -311,7 +311,10 @@ def read_arguments(kind: type[T], words: list[str], example: str) -> T:
         if "trust" in kind.__annotations__ and user_dirs.named_folders([word]):
             raise UserError(f"{word}: the run remembers its folders. Write trust=true, which takes them.")
         if not equals:
-            raise UserError(f"{word}: no value. Write KEY=VALUE, such as {example}.")
+            run = "run" in kind.__annotations__ and Path(word).is_dir()
+            raise UserError(
+                f"{word}: no value. Write {f'run={word}' if run else f'KEY=VALUE, such as {example}'}."
+            )
         if key not in kind.__annotations__:
             mistakes[key] = no_such_key(key, value, dict.fromkeys(kind.__annotations__))
             continue

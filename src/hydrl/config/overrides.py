@@ -78,6 +78,15 @@ def typed_words() -> list[str]:
     return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
 
 
+def words_to_repeat(words: Sequence[str], folder: Path) -> list[str]:
+    """Overrides that repeat the run of a folder: without ``resume`` of itself; a fork needs a new folder."""
+    sources = [word.partition("=")[2].strip("'\"") for word in words if key_of(word) == "resume"]
+    folders = [Path(source.partition("/checkpoints/")[0]) for source in sources if source != "auto"]
+    if any(folder.resolve().parts[-len(path.parts) :] != path.parts for path in folders):
+        return [*words, "hydra.run.dir=FOLDER"]
+    return [word for word in words if key_of(word) != "resume"]
+
+
 def chosen_options() -> Mapping[str, str]:
     """The option of each group in this process's run; none before Hydra has started one."""
     return HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}

@@ -129,7 +129,10 @@ class Settings(RunConfig):
         node = getattr(self, group) if group else self
         node.update({name: value}) if isinstance(node, dict) else setattr(node, name, value)
         (self._shown[group] if group else self._shown)[name] = value
-        self._chosen[key] = f"{key}=auto is {show(value)}: {why}" if why else ""
+        typed, shown = key, show(value)
+        if key == "collector.pipelined":
+            typed, shown = "collector", "pipelined" if value else "single"
+        self._chosen[key] = f"{typed}=auto is {shown}: {why}" if why else ""
 
     @property
     def chosen(self) -> list[str]:

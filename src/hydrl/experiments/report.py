@@ -12,7 +12,7 @@ from urllib.parse import quote
 import numpy as np
 
 from hydrl.config import user_dirs
-from hydrl.config.overrides import localize_commands
+from hydrl.config.overrides import localize_commands, words_to_repeat
 from hydrl.errors import printable, printable_lines
 from hydrl.experiments import figures
 from hydrl.experiments.baselines import PublishedReturn, baseline_curves, last_frame
@@ -123,7 +123,7 @@ def train_command(run: RunResult) -> str:
         "python",
         "train.py",
         *user_dirs.folder_options(user_dirs.saved_folders(run.folder)),
-        *run.overrides,
+        *words_to_repeat(run.overrides, run.folder),
     ]
     return f"# {printable(str(run.folder))}\n{shlex.join(words)}"  # a new line would end the comment
 

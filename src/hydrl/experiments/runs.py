@@ -64,21 +64,24 @@ class RunResult(BaseModel, arbitrary_types_allowed=True):
         return {override for override in varied if key_of(override).partition(".")[0] not in IGNORED_KEYS}
 
 
-def read_evaluations(folder: Path, column: str = names.RETURN_MEAN) -> np.ndarray:
-    """A run's evaluations so far, ``[evaluations, 3]``: frames, seconds since the start, mean return.
+def read_evaluations(folder: Path, column: str = names.RETURN_MEAN, start: float = 0.0) -> np.ndarray:
+    """A run's evaluations so far, ``[evaluations, 3]``: frames, seconds of training, mean return.
 
-    ``column`` selects another column of ``metrics.csv`` instead of the return. Empty without that file; an
-    incomplete last line is ignored.
+    ``column`` selects another column of ``metrics.csv`` instead of the return. Seconds leave out what each
+    session took to start; where the log does not say, they are those since the run began less ``start``.
+    Empty without that file; an incomplete last line is ignored.
 
     Raises:
         UserError: for a damaged file.
     """
-    columns = ("frames", names.ELAPSED, column)
+    columns = ("frames", names.ELAPSED, column, names.FRAMES_PER_SECOND)
     rows = np.array(
         [[row.get(name) for name in columns] for row in metric_rows(folder / "metrics.csv")], float
     )
-    rows = rows.reshape(-1, 3)
-    return rows[np.isfinite(rows).all(1)]
+    rows = rows.reshape(-1, 4)
+    frames, speed = rows[:, 0], rows[:, 3]
+    rows[:, 1] = np.where(speed > 0, frames / np.where(speed > 0, speed, 1), rows[:, 1] - start)
+    return rows[np.isfinite(rows[:, :3]).all(1), :3]
 
 
 def read_objectives(summary: Mapping[str, Any]) -> list[Any]:
@@ -104,9 +107,10 @@ def read_run(folder: Path) -> RunResult:
         final = [float(result["frames"]), result["wall_seconds"] - start, float(result[names.RETURN_MEAN])]
         if not np.isfinite(final).all():
             raise ValueError(f"frames, seconds and return are {final}")
-        curve = read_evaluations(folder) - [0.0, start, 0.0]
+        curve = read_evaluations(folder, start=start)
         if result["solved_at_seconds"] is not None:
-            result["solved_at_seconds"] -= start
+            at_solved = curve[curve[:, 0] == result["solved_at_frames"], 1]
+            result["solved_at_seconds"] = float([*at_solved, result["solved_at_seconds"] - start][0])
         result |= {"folder": folder, "curve": np.vstack([curve[curve[:, 0] < final[0]], final])}
         file = "config_resolved.yaml"
         config = new_config(yaml.safe_load((folder / file).read_text(encoding="utf-8")))

@@ -1,5 +1,6 @@
 """Search space of a hyperparameter search, in Hydra's sweep syntax."""
 
+import difflib
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, cast
@@ -71,9 +72,12 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
     if "out=" in others:
         raise UserError("out=: no folder. Write out=DIR.")
     parsed = parse_overrides([as_search_override(word) for word in others])
-    for key in parsed:
+    for key, override in parsed.items():
         if key.replace("/", ".").partition(".")[0] in {"hydra", "seed", *keys_with_scope(KeyScope.PROCESS)}:
             raise UserError(f"{key}: the search sets it. Use search, {', '.join(SEARCH_KEYS)}.")
+        if key not in Settings.model_fields and (near := difflib.get_close_matches(key, SEARCH_KEYS, 1, 0.8)):
+            word = override.input_line or key
+            raise UserError(f"{word}: no such key. Write {word.replace(key, near[0], 1)}.")
     swept = {key: override for key, override in parsed.items() if override.is_sweep_override()}
     single = {key: override.input_line or "" for key, override in parsed.items() if key not in swept}
     overrides = [word for key, word in single.items() if key.partition(".")[0] != "search"]

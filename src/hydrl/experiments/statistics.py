@@ -13,7 +13,7 @@ from hydrl.errors import UserError
 try:
     from scipy import stats
 except ImportError:
-    raise UserError("intervals over seeds need SciPy: pip install 'hydrl[report]'") from None
+    raise UserError("intervals need SciPy, which is not installed: pip install 'hydrl[report]'") from None
 
 RESAMPLES = 2_000
 # Runs that a group needs for an interval. The range of n runs holds the median with probability 1 - 2^(1-n):

@@ -322,7 +322,7 @@ def check_world_model(env: EnvBase, deterministic: int, blocks: int) -> None:
     """
     if masks := [*mask_keys(env).values()]:
         raise UserError(
-            f"algo=dreamer_v3: ignores the action mask {masks[0]}. Use algo=ppo, or for a Gymnasium "
+            f"algo=dreamer_v3: cannot use the action mask {masks[0]}. Use algo=ppo, or for a Gymnasium "
             "environment env.action_mask=false."
         )
     if deterministic % blocks:

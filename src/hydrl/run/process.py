@@ -135,8 +135,8 @@ class Stop:
             time.sleep(0.2)  # in which a signal to the whole process group reaches this one, too
             if self.signum is None:
                 raise
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            print(f"warning: interrupted by the signal: {reason}", file=sys.stderr)
+            reason = next(iter(str(error).splitlines()), "")[:200]  # a compiler's has its whole command
+            print(f"warning: interrupted by the signal: {type(error).__name__}: {reason}", file=sys.stderr)
             raise Interrupted(self.signum, in_batch=True) from error
 
     def receive(self, signum: int, frame: FrameType | None) -> None:

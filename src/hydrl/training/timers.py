@@ -84,7 +84,7 @@ class Clock:
         spent, elapsed = self.activities, self.elapsed
         compiling = spent.get(names.COMPILING, 0.0)
         learning = sum(spent.get(name, 0.0) for name in (names.COLLECTING, names.SAMPLING, names.UPDATING))
-        learning -= compiling
+        learning = max(0.0, learning - compiling)  # an interrupted update has compiled, and does not count
         return {
             "wall_seconds": elapsed,
             "start_seconds": self.loop_began - self.began,

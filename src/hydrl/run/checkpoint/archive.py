@@ -175,7 +175,7 @@ def find(run: Path, which: str, *, or_last: bool = False) -> Path:
         raise UserError(f"checkpoint={which}: no such checkpoint. Use one of {options}.")
     whole = dict(readable(list(by_frames.values())))
     if not whole:
-        why = "all checkpoints are damaged" if by_frames else "no checkpoint; was it stopped too early?"
+        why = "all checkpoints are damaged." if by_frames else "no checkpoint; was it stopped too early?"
         raise UserError(f"run={run}: {why}")
     if which == "last":
         return max(whole)

@@ -133,7 +133,8 @@ def find_resume_point(
         total = settings["total_frames"]
         if total < frames and total != metadata["settings"]["total_frames"]:
             raise UserError(
-                f"total_frames={total}: {folder} has trained for {frames} frames. Leave it out or give more."
+                f"total_frames={total}: {folder} has trained for {frames:,} frames. "
+                "Leave it out or give more."
             )
         saved = new_config(metadata["settings"])
         changed = check_same(settings, saved, adopt, fork_of=folder if is_fork else None)

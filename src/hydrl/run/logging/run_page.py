@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from hydrl.config import user_dirs
-from hydrl.config.overrides import chosen_options, key_of, localize_commands, typed_words
+from hydrl.config.overrides import chosen_options, key_of, localize_commands, typed_words, words_to_repeat
 from hydrl.config.schema import RULES
 from hydrl.config.tree import read_yaml
 from hydrl.metric_names import EVAL_EPISODES, RETURN_MEAN, RETURN_STD
@@ -42,7 +42,8 @@ def write_run_page(
     """
     # final.mp4 sorts after those named by frames.
     videos, dreams = (sorted((run / name).glob("*.mp4")) for name in ("videos", "dreams"))
-    command = ["python", "train.py", *user_dirs.folder_options(user_dirs.saved_folders(run)), *typed_words()]
+    command = ["python", "train.py", *user_dirs.folder_options(user_dirs.saved_folders(run))]
+    command += words_to_repeat(typed_words(), run)
     sections = [
         f"# {as_text(title)}",
         headline(summary),
