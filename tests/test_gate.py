@@ -11,7 +11,6 @@ import torch
 from hydrl.experience.minibatches import Epochs, Replay
 from hydrl.losses.sac_shared_encoder import SACLoss
 from hydrl.training.evaluator import PolicyEvaluator
-from hydrl.training.update import Update
 from scripts.benchmark.gate import TASKS, Reference, measure_run, read_references
 
 FRESH = 300  # the first seed of the gate; the reference has others
@@ -88,11 +87,6 @@ def normalizer_not_shared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PolicyEvaluator, "__init__", unshared)
 
 
-def target_never_updated(patch: pytest.MonkeyPatch) -> None:
-    """The target network stays as it was drawn."""
-    patch.setattr(Update, "target", property(lambda self: None, lambda self, target: None), raising=False)
-
-
 def entropy_sign(patch: pytest.MonkeyPatch) -> None:
     """The policy is rewarded for certainty."""
     patch.setattr(SACLoss, "_alpha", property(lambda self: -self.log_alpha.detach().exp()))
@@ -109,16 +103,6 @@ def next_observation_is_the_current(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replay, "sample", sample_rows)
 
 
-def memory_forgets(patch: pytest.MonkeyPatch) -> None:
-    """In learning, the hidden state starts anew at each step."""
-    split: Callable[..., Any] = Epochs.__call__
-
-    def split_batch(self: Epochs, batch: Any) -> Any:
-        return split(self, batch.set("is_init", torch.ones_like(batch["is_init"])))
-
-    patch.setattr(Epochs, "__call__", split_batch)
-
-
 def agents_mixed_up(patch: pytest.MonkeyPatch) -> None:
     """The log-probabilities of the policy that acted are those of another agent."""
     split: Callable[..., Any] = Epochs.__call__
@@ -132,10 +116,8 @@ def agents_mixed_up(patch: pytest.MonkeyPatch) -> None:
 
 DEFECTS = {
     "ppo": normalizer_not_shared,
-    "dqn": target_never_updated,
     "sac": entropy_sign,
     "td3": next_observation_is_the_current,
-    "recurrent_ppo": memory_forgets,
     "mappo": agents_mixed_up,
 }
 

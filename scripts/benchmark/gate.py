@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # train.py
@@ -54,7 +55,7 @@ class Task:
     words: Sequence[str]
     frames: int
     every: int
-    seeds: Sequence[int] = range(200, 224)
+    seeds: Sequence[int] = range(200, 216)
 
     def run_words(self, seed: int) -> list[str]:
         """Overrides of a run."""
@@ -64,10 +65,8 @@ class Task:
 
 TASKS = {
     "ppo": Task(["algo=ppo", "env=cartpole"], 20_480, 2_048, seeds=[*range(100, 106), *range(200, 240)]),
-    "dqn": Task(["algo=dqn", "env=cartpole"], 40_960, 2_048),
-    "sac": Task(["algo=sac", "env=pendulum"], 6_016, 512),
+    "sac": Task(["algo=sac", "env=pendulum"], 6_016, 512, seeds=range(200, 224)),
     "td3": Task(["algo=td3", "env=pendulum"], 8_000, 1_000),
-    "recurrent_ppo": Task(["algo=recurrent_ppo", "env=cartpole_masked"], 30_720, 3_072),
     "mappo": Task(["algo=mappo", "env=vmas_navigation"], 38_400, 4_800),
 }
 FALSE_ALARMS = 0.01 / len(TASKS)  # of each algorithm, so that all have 1 %
@@ -123,6 +122,7 @@ def measure_run(task: Task, seed: int, folder: Path) -> float:
 
 def measure_random(task: Task, episodes: int = 500) -> float:
     """Mean return of random actions."""
+    torch.manual_seed(0)
     settings = load(compose_run([*task.run_words(0), "run_dir=unused"]))
     make_env = partial(envs.make_env, settings.build("env"), settings.transform_builders, device="cpu")
     env, returns = make_env(num_envs=16, seed=0), list[float]()
@@ -180,8 +180,11 @@ def main() -> None:
         measure(algo, again=arguments.again)
     for algo, reference in read_references().items():
         spread = np.std(reference.scores, ddof=1) / reference.mean
-        needed = reference.seeds_needed()
-        print(f"{algo:14} {reference.mean:9.2f} above random, spread {spread:.1%}: {needed} seeds")
+        try:
+            advice = f"{reference.seeds_needed()} seeds"
+        except ValueError as error:
+            advice = str(error)
+        print(f"{algo:14} {reference.mean:9.2f} above random, spread {spread:.1%}: {advice}")
 
 
 if __name__ == "__main__":

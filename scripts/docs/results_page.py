@@ -141,7 +141,8 @@ def write_page(
     if not counted:
         return
     runs.name_groups(counted)
-    cells, how, unmeasured = [], [], list[str]()
+    cells, unmeasured, starts = [], list[str](), set[str]()
+    tuned: dict[str, list[str]] = {}  # commands by the comment of their preset
     for row, ours in zip(declared["runs"], runs_by_row.values(), strict=True):
         command = code(" ".join(row["overrides"]))
         if not ours:
@@ -159,20 +160,23 @@ def write_page(
         published = [f"{named[source]}: {figure}" for source, figure in row["published"].items()]
         named_command = f"{command}, from {started}" if started else command
         cells.append([named_command, seeds, *reached, "<br>".join(published)])
-        how.append(f"- {command}: {tuning_note(row['overrides'])}")
+        starts |= {row[key] for key in ("data", "init_from") if key in row}
+        tuned.setdefault(tuning_note(row["overrides"]), []).append(command)
     names = ["`python train.py`", "seeds run", "environment", "IQM [95%]", "mean ± std"]
     names += ["frames", "published"]
     parts = [INTRODUCTION, "## Results and published figures", table(names, cells)]
     if unmeasured:
         parts += ["Not measured yet: " + ", ".join(unmeasured) + "."]
-    if entries := Prerequisites(declared.get("prerequisites", {}), Path()).described():
+    entries = Prerequisites(declared.get("prerequisites", {}), Path()).described()
+    if entries and starts:
         rows_of_table = [[code(name), commands] for name, commands in entries]
         parts += ["Rows from data start from these, made anew for every seed:"]
         parts += [table(["from", "made by"], rows_of_table)]
     parts += [declared["notes"].strip()]
     if (sb3 := page.with_suffix("") / "sb3.md").is_file():
         parts += ["## Stable-Baselines3's defaults on both sides", sb3.read_text(encoding="utf-8").strip()]
-    parts += ["## How each was tuned", "\n".join(how)]
+    parts += ["## How each was tuned"]
+    parts += ["\n".join(f"- {', '.join(commands)}: {note}" for note, commands in tuned.items())]
     options: dict[str, Any] = {"figure_prefix": f"{page.stem}/", "formats": ("png", "svg")}
     text = "\n\n".join(parts)
     report.write_report(counted, {}, page, "make results", text, title="Results", **options)

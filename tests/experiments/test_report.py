@@ -140,6 +140,17 @@ def test_seconds_of_a_resumed_run_leave_out_what_each_session_took_to_start(tmp_
     assert run.solved_at_seconds == 4
 
 
+@pytest.mark.parametrize(("longest", "scale"), [(20, "linear"), (60, "log")])
+def test_runs_of_very_unlike_lengths_share_a_logarithmic_axis(longest, scale, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(figures, "save_with_legend", lambda figure, *_: made.append(figure))
+    folders = [make_run(tmp_path / "0", 1, returns=(1,) * 1, algo="dqn")]
+    folders += [make_run(tmp_path / "1", 1, returns=(1,) * (longest - 1))]
+    counted = [runs.read_run(folder) for folder in folders]
+    figures.draw_curves(counted, figures.assign_styles(counted), tmp_path / "x.png")
+    assert [axes.get_xscale() for axes in made[0].axes] == [scale] * 2
+
+
 def test_a_reward_threshold_far_from_the_curves_does_not_flatten_them(tmp_path):
     thresholds = [0.0, 72.0, 74.0, -18.0]  # the curves reach from 5 to 50, and 22.5 more are allowed
     folders = [make_run(tmp_path / str(n), 5, n, solved_at=mark) for n, mark in enumerate(thresholds)]

@@ -37,6 +37,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "hydrl",  # the same runs give the same file
     "pdf.fonttype": 42,  # TrueType: publishers refuse Type 3
 }
+LOG_RATIO = 20  # of the longest run to the shortest, from which the horizontal axis is logarithmic
 THRESHOLD_MARGIN = 0.5  # a threshold this share of the curves' range away is still drawn
 
 
@@ -66,6 +67,11 @@ def draw_curves(
             members = [run for run in runs if run.group == name]
             style = [styles[style_numbers[name] % len(styles)] for styles in (COLOURS, DASHES, MARKERS)]
             draw_curve(axes, members, column, legend_label(name), *style)
+        ends = [run.curve[-1, column] for run in runs]
+        if max(ends) > LOG_RATIO * max(1, min(ends)):
+            formatter = axes.xaxis.get_major_formatter()
+            axes.set_xscale("log")  # which has a formatter of its own
+            axes.xaxis.set_major_formatter(formatter)
     panels[0].set_ylabel("evaluation return (IQM)")
     draw_baselines(panels[0], baseline_curves(published, runs), max(run.curve[-1, 0] for run in runs))
     if reward_threshold:
