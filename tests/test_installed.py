@@ -149,7 +149,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     [
         ("evaluation", "evaluation: neither key=value nor a command; those are evaluate, record, data, "),
         (
-            "evalute",
+            "searchh",
             "searchh: neither key=value nor a command; those are evaluate, record, data, report, search, ",
         ),
         ("foo=1", "foo=1: no such key. hydrl --cfg job prints all"),
