@@ -119,6 +119,10 @@ def test_a_checkpoint_may_be_named_instead_of_a_run(replay_runs, run):
             ["algo=sac", "env=pendulum", "transforms=running_norm", *REPLAY],
             "its observations are normalized",
         ),
+        (
+            ["algo=sac", "env=pendulum", "rnn=gru", "minibatches.sequence=16", *REPLAY],
+            "it has sequences of 16 steps, as its RNN learned them. Use a run without rnn",
+        ),
         (["algo=sac", "env=pendulum", "+env.observe=[0,1]", *REPLAY], "observation is "),
         (["algo=ppo", "env=pendulum", "transforms=plain", *SMALL], "the run has no replay buffer. Record"),
     ],

@@ -128,6 +128,9 @@ def load_run_rows(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool, s
     check_task(settings["task"], task, label)
     if is_normalized(settings):
         raise UserError(f"{label}: its observations are normalized. {RECORD_ADVICE}.")
+    if len(buffer) and (steps := list(buffer.storage[0].shape)):
+        advice = "Use a run without rnn"
+        raise UserError(f"{label}: it has sequences of {steps[-1]} steps, as its RNN learned them. {advice}.")
     for name in applied:
         warn_once(f"{label}: rewards include transforms.{name} of that run")
     return buffer, bool(applied), str(archive.absolute()), settings.get("env")
