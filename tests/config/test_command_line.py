@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from torchrl.envs import EnvBase
 
 import hydrl
@@ -809,3 +809,9 @@ def test_a_refused_run_leaves_no_folder_of_its_own_and_the_one_that_was_named(to
 )
 def test_the_command_that_repeats_a_run_never_resumes_the_run_itself(words, repeated):
     assert words_to_repeat(words, Path("/x/outputs/a")) == repeated
+
+
+@pytest.mark.parametrize("resolver", ["as_folder", "without_colons"])
+@pytest.mark.parametrize(("value", "name"), [(3, "3"), ("a:B", "a-B")])
+def test_a_folder_s_name_is_made_of_any_value(resolver, value, name):
+    assert OmegaConf.create({"task": value, "name": f"${{{resolver}:${{task}}}}"}).name == name

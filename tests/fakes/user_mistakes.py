@@ -315,14 +315,14 @@ MISTAKES: dict[str, list[str]] = {
         "env.n_agents=4: no such key",
         "scenario. For a keyword argument of the environment write +env.scenario_kwargs.n_agents=4.\n",
     ],
-    "env=custom": ["env._target_: no value. Write env._target_=VALUE.\n"],
+    "env=custom": ["env._target_: no value. Write env._target_=NAME, such as my_package.MyEnv.\n"],
     "env.id=cartpole": [
         "env.id=cartpole: env=inverted_double_pendulum is InvertedDoublePendulum-v4, with its",
         "Use env=cartpole.\n",
     ],
     "env=gym env.id=null": ["error: env.id=null: should be a name, such as CartPole-v1"],
     "env=gym env.id=3": ["error: env.id=3: should be a name, such as CartPole-v1"],
-    "env=custom env._target_=3": ["error: env._target_=3: should be a valid string"],
+    "env=custom env._target_=3": ["error: env._target_=3: should be the dotted name of a class, such as"],
     "env=gym env.id=NoSuchEnv-v0": [
         "env.id=NoSuchEnv-v0",
         "doesn't exist. For your own environment, write env.id=MODULE:NoSuchEnv-v0; MODULE registers it.\n",

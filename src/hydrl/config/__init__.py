@@ -15,7 +15,7 @@ OmegaConf.register_new_resolver("fraction_of_frames", auto_values.fraction_of_fr
 OmegaConf.register_new_resolver("discount", auto_values.discount, replace=True)
 OmegaConf.register_new_resolver("sequence", auto_values.sequence, replace=True)
 # An environment such as my_envs:MyEnv-v0 in the name of a folder, and one such as ALE/Pong-v5 as one folder.
-OmegaConf.register_new_resolver("without_colons", lambda name: name.replace(":", "-"), replace=True)
+OmegaConf.register_new_resolver("without_colons", lambda name: str(name).replace(":", "-"), replace=True)
 OmegaConf.register_new_resolver(
-    "as_folder", lambda name: name.replace(":", "-").replace("/", "_"), replace=True
+    "as_folder", lambda name: str(name).replace(":", "-").replace("/", "_"), replace=True
 )

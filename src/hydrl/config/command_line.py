@@ -311,10 +311,9 @@ def read_arguments(kind: type[T], words: list[str], example: str) -> T:
         if "trust" in kind.__annotations__ and user_dirs.named_folders([word]):
             raise UserError(f"{word}: the run remembers its folders. Write trust=true, which takes them.")
         if not equals:
-            run = "run" in kind.__annotations__ and Path(word).is_dir()
-            raise UserError(
-                f"{word}: no value. Write {f'run={word}' if run else f'KEY=VALUE, such as {example}'}."
-            )
+            is_run = "run" in kind.__annotations__ and Path(word).is_dir()
+            advice = f"run={word}" if is_run else f"KEY=VALUE, such as {example}"
+            raise UserError(f"{word}: no value. Write {advice}.")
         if key not in kind.__annotations__:
             mistakes[key] = no_such_key(key, value, dict.fromkeys(kind.__annotations__))
             continue
