@@ -25,6 +25,8 @@ OWN = keys_with_scope(KeyScope.PROCESS)
 MACHINES = {
     f"collector.{key}" for key in ("address", "num_collectors", "num_cpus", "num_gpus", "worker_timeout")
 }
+# What may be chosen, and what ``auto`` chooses by; what was chosen is compared.
+CHOOSING = {"compatible_with", "requires", "compile_min_updates", "pipelined_min_updates"}
 DATA = "data.path"  # may have been moved, or be named from another folder
 # Keys that a fork may change in addition, except those that its rows or the names in its state depend on.
 LEARNING = keys_with_scope(KeyScope.LEARNING)
@@ -266,9 +268,7 @@ def is_unchanged(key: str, old: Any, new: Any) -> bool:
         return True
     if old is None and new == {}:  # a key that older runs had not, and nothing in it
         return True
-    return bool(
-        {"compatible_with", "requires"} & {*key.split(".")}
-    )  # what may be chosen at all, not what was
+    return bool(CHOOSING & {*key.split(".")})
 
 
 def may_change(key: str, old: Any, new: Any) -> bool:
