@@ -141,34 +141,20 @@ def write_page(
     if not counted:
         return
     runs.name_groups(counted)
-    cells, unmeasured, starts = [], list[str](), set[str]()
+    rows = [*zip(declared["runs"], runs_by_row.values(), strict=True)]
+    measured = [(row, ours) for row, ours in rows if ours]
+    unmeasured = [row_command(row) for row, ours in rows if not ours]
+    cells = [row_cells(declared, row, ours) for row, ours in measured]
     tuned: dict[str, list[str]] = {}  # commands by the comment of their preset
-    for row, ours in zip(declared["runs"], runs_by_row.values(), strict=True):
-        command = code(" ".join(row["overrides"]))
-        if not ours:
-            unmeasured.append(command)
-            continue
-        seeds = f"{len(ours)} of {row.get('seeds', len(declared['seeds']))}"
-        started = " and ".join(code(row[key]) for key in ("data", "init_from") if key in row)
-        scores = np.array([run.score for run in ours])
-        value, interval = report.interval_cells(estimate(iqm, scores))
-        iqm_text = value if interval == "-" else f"{value} [{interval}]"
-        reached = [as_text(ours[0].id or ours[0].env), iqm_text]
-        reached.append(f"**{report.format_mean_std(scores)}**")
-        reached.append(f"{np.median([run.curve[-1, 0] for run in ours]):,.0f}")
-        named = declared["sources"]
-        published = [f"{named[source]}: {figure}" for source, figure in row["published"].items()]
-        named_command = f"{command}, from {started}" if started else command
-        cells.append([named_command, seeds, *reached, "<br>".join(published)])
-        starts |= {row[key] for key in ("data", "init_from") if key in row}
-        tuned.setdefault(tuning_note(row["overrides"]), []).append(command)
+    for row, _ in measured:
+        tuned.setdefault(tuning_note(row["overrides"]), []).append(row_command(row))
     names = ["`python train.py`", "seeds run", "environment", "IQM [95%]", "mean ± std"]
     names += ["frames", "published"]
     parts = [INTRODUCTION, "## Results and published figures", table(names, cells)]
     if unmeasured:
         parts += ["Not measured yet: " + ", ".join(unmeasured) + "."]
     entries = Prerequisites(declared.get("prerequisites", {}), Path()).described()
-    if entries and starts:
+    if entries and any(row_starts(row) for row, _ in measured):
         rows_of_table = [[code(name), commands] for name, commands in entries]
         parts += ["Rows from data start from these, made anew for every seed:"]
         parts += [table(["from", "made by"], rows_of_table)]
@@ -185,6 +171,33 @@ def write_page(
         file.parent.mkdir(exist_ok=True)
         with atomically(file) as partial:
             partial.write_text(text, encoding="utf-8")
+
+
+def row_command(row: Mapping[str, Any]) -> str:
+    """A declared row's overrides."""
+    return code(" ".join(row["overrides"]))
+
+
+def row_starts(row: Mapping[str, Any]) -> list[str]:
+    """What a declared row starts from: names of prerequisites."""
+    return [row[key] for key in ("data", "init_from") if key in row]
+
+
+def row_cells(declared: Mapping[str, Any], row: Mapping[str, Any], ours: Sequence[RunResult]) -> list[str]:
+    """The cells of a declared row with runs."""
+    started = " and ".join(map(code, row_starts(row)))
+    command = f"{row_command(row)}, from {started}" if started else row_command(row)
+    sources, scores = declared["sources"], np.array([run.score for run in ours])
+    value, interval = report.interval_cells(estimate(iqm, scores))
+    return [
+        command,
+        f"{len(ours)} of {row.get('seeds', len(declared['seeds']))}",
+        as_text(ours[0].id or ours[0].env),
+        value if interval == "-" else f"{value} [{interval}]",
+        f"**{report.format_mean_std(scores)}**",
+        f"{np.median([run.curve[-1, 0] for run in ours]):,.0f}",
+        "<br>".join(f"{sources[source]}: {figure}" for source, figure in row["published"].items()),
+    ]
 
 
 def as_typed(run: RunResult) -> RunResult:

@@ -134,10 +134,8 @@ def find_resume_point(
     with checkpoint.report_damage(archive):
         total = settings["total_frames"]
         if total < frames and total != metadata["settings"]["total_frames"]:
-            raise UserError(
-                f"total_frames={total}: {folder} has trained for {frames:,} frames. "
-                "Leave it out or give more."
-            )
+            done = f"{folder} has trained for {frames:,} frames"
+            raise UserError(f"total_frames={total}: {done}. Leave it out or give more.")
         saved = new_config(metadata["settings"])
         changed = check_same(settings, saved, adopt, fork_of=folder if is_fork else None)
         point = resume_point(archive, metadata, folder)
